@@ -7,17 +7,18 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.build.job.job import BuildJob, BuildOptions, ConfigJob
 from kiln.feedstock import config_file, matrix
 from kiln.recipe import feedstock as model
 from kiln.recipe import render
 from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import RenderedConfig, Staging
+from kiln.recipe.rendered import Output, RenderedConfig, Staging
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.recipe.feedstock import Feedstock
-    from kiln.recipe.rendered import Output, Source
+    from kiln.recipe.rendered import Source
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PINNING = FIXTURES / "pinning" / "conda_build_config.yaml"
@@ -79,3 +80,24 @@ def config(name: str = "linux_64_", platform: str = "linux-64", **variant: str) 
 def rendered_config(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> RenderedConfig:
     """Return what a rendering of these outputs gives, without a recipe."""
     return RenderedConfig(config=config(**variant), outputs=outputs, stagings=(Staging(sources=sources),))
+
+
+def output(name: str = "app", **fields: Any) -> Output:
+    """Return an output of a rendering, plain but for these fields."""
+    plain = {"version": "1", "build_number": 0, "build_string": "0", "subdir": "linux-64"}
+    return Output(name=name, **{**plain, "run_exports": {}, "about": {}, "used": {}, **fields})
+
+
+def build_job(root: Path, **fields: Any) -> BuildJob:
+    """Return the job of a build's process, in a feedstock's folder."""
+    paths = {"root": root, "recipe": root / "recipe", "folder": root / "work", "cache": root / "cache"}
+    paths |= {"result": root / "result.json", "channel": root / "channel"}
+    return BuildJob(**{**paths, "config": "linux_64_", "options": BuildOptions(), "extra": {}, **fields})
+
+
+def config_job(root: Path, **fields: Any) -> ConfigJob:
+    """Return the job of a config's process."""
+    texts = dict.fromkeys(("key", "shared", "sources", "log"), "x")
+    plain = {"config": "c", "options": BuildOptions(), "container": "docker", "cores": 2, "group": "cpu"}
+    more = {"variables": {}, "environment": {}, "cache_key": "cpu", "compile_memory": 1}
+    return ConfigJob(**{"root": str(root), **texts, **plain, **more, **fields})

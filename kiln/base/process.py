@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -80,6 +81,35 @@ def installation_advice(program: str, release: Mapping[str, str] | None = None, 
 @functools.cache
 def _packages_by_program() -> dict[str, dict[str, str]]:
     return {row["program"]: row for row in files.csv_rows(TABLE)}
+
+
+class Program(str, Enum):
+    """The modules of kiln that run as processes of their own; each has a function ``main``, or runs as a script."""
+
+    KILN = "kiln"
+    CONFIG = "kiln.run.config_process"
+    BUILD = "kiln.build.main"
+    ENGINE = "kiln.build.engine.worker"
+    RATTLER = "kiln.conda.rattler.worker"
+    GENERATOR = "kiln.feedstock.init.generator"
+    CONTROLLER = "kiln.fleet.detached.server"  # started by the controller's own script, see ansible/
+    PLAYBOOK = "kiln.fleet.ansible.playbook_child"
+
+    def script_command(self, *words: str, python: str = sys.executable, isolated: bool = False) -> tuple[str, ...]:
+        """Return the command that runs the module as a script; ``isolated`` without the caller's Python settings."""
+        return (python, *(("-I",) if isolated else ()), "-m", self.value, *words)
+
+    @property
+    def main_text(self) -> str:
+        """The text for ``python -c`` that calls the module's ``main`` with the arguments.
+
+        ``-m`` would import the module's package, and with it the module, a first time.
+        """
+        return f"import sys; from {self.value} import main; main(*sys.argv[1:])"
+
+    def main_command(self, *arguments: str) -> tuple[str, ...]:
+        """Return the command that calls the module's ``main`` by this Python."""
+        return (sys.executable, "-c", self.main_text, *arguments)
 
 
 LOGGER = logging.getLogger(__name__)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files
 from kiln.base.errors import BuildFailed, SystemFault
 from kiln.base.serialization import to_json
-from kiln.build import engine_calls
 from kiln.build.bazel import events as bazel_events
 from kiln.build.bazel import watch as bazel_watch
 from kiln.build.engine.dependencies import run_exports_of_package
@@ -36,7 +34,9 @@ from kiln.build.job.job import (
     channels_needed_by_config,
     find_matching_output,
     find_matching_staging,
+    mask_build_secrets,
     python_versions_of_config,
+    script_variables,
     step_names,
 )
 from kiln.build.steps import CompileStep, StagedFiles
@@ -126,7 +126,7 @@ class WheelCollector:
         job = self.step.builder.job
         prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
         interpreter = test_wheels.find_wheel_interpreter(
-            wheel, candidate_interpreters(prefix, self.python), environment=os.environ
+            wheel, candidate_interpreters(prefix, self.python), environment=self.step.builder.engine.environment
         )
         if interpreter is None:
             note = f"not tested: no interpreter for {wheel.python} found"
@@ -137,7 +137,7 @@ class WheelCollector:
         with remove_folders_on_failure(job, step.folder):
             return test_wheels.execute_wheel_test(
                 step,
-                environment=os.environ,
+                environment=self.step.builder.engine.environment,
                 apart=lambda: self.step.builder.engine.scripts_without_network(f"test {wheel.name}"),
                 log=job.folder / f"test-{wheel.path.name}.log",
                 on_line=display.pass_on_line,
@@ -203,7 +203,7 @@ class CompileStepRunner:
             folder=folder,
             channels=self.builder.sources,
             settings=self.builder.job.folder / "compile.env",
-            secrets=tuple(self.builder.engine.secrets),
+            secrets=tuple(self.builder.engine.compile_secrets),
             forge=self.builder.job.packages,
         )
 
@@ -253,7 +253,7 @@ class CompileStepRunner:
             with remove_folders_on_failure(self.builder.job, step.folder):
                 return self._build_while_monitored(step, display, events)
         finally:
-            if self.builder.engine.secrets:  # Bazel writes all of its flags into the events
+            if self.builder.engine.compile_secrets:  # Bazel writes all of its flags into the events
                 for path in (events, *earlier_event_files(events)):
                     files.remove(path)
 
@@ -278,15 +278,6 @@ class CompileStepRunner:
             return package
 
 
-def run_build_job(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
-    """Build the job's config, or prepare an output for debugging; return the result."""
-    secrets = {
-        name: os.environ.pop(name) for name in bazel_events.secret_variable_names(os.environ)
-    }  # for the compile alone
-    builder = ConfigBuilder.from_job(job, reporter, secrets)
-    return builder.run() if job.options.debug is None else {"debug": builder.prepare_for_debugging(job.options.debug)}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigBuilder:
     """The build of a config; its methods are its steps, in their order.
@@ -305,10 +296,16 @@ class ConfigBuilder:
     dependencies: tuple[str, ...] | None = None
 
     @classmethod
-    def from_job(cls, job: BuildJob, reporter: StepReporter, secrets: Mapping[str, str]) -> ConfigBuilder:
+    def from_job(
+        cls,
+        job: BuildJob,
+        reporter: StepReporter,
+        environment: Mapping[str, str],
+        compile_secrets: Mapping[str, str],
+    ) -> ConfigBuilder:
         """Render the config and open its folders."""
-        rendered = render_job_config(job, reporter)
-        engine_calls.mask_script_secrets(rendered, bazel_events.with_secrets_inside_credentials(secrets))
+        rendered = render_job_config(job, reporter, environment)
+        mask_build_secrets(rendered, environment, compile_secrets)
         channel = LocalChannel(root=job.folder / "channel")
         channel.repair_index()
         return cls(
@@ -316,7 +313,7 @@ class ConfigBuilder:
             rendered=rendered,
             channel=channel,
             sources=channels_needed_by_config(rendered),
-            engine=EngineCalls.for_config(job, rendered, secrets),
+            engine=EngineCalls.for_config(job, rendered, environment, compile_secrets),
             step_cache=config_step_cache(job, rendered, reporter),
             reporter=reporter,
         )
@@ -440,12 +437,15 @@ class ConfigBuilder:
 
     def make_package(self, step: BuildStep, compiled: StepResult | None) -> StepResult:
         """Make one package and put it into the config's channel."""
-        secrets = bazel_events.with_secrets_inside_credentials(self.engine.secrets)
+        secrets = {
+            **script_variables(self.rendered, self.engine.environment),
+            **bazel_events.with_secrets_inside_credentials(self.engine.compile_secrets),
+        }
 
         def build_and_add(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             with remove_folders_on_failure(self.job, step.folder):
                 package = self.engine.build_package_with_retries(step, display)
-                untrusted_results.require_no_secrets(package, engine_calls.secrets_of_scripts(self.rendered, secrets))
+                untrusted_results.require_no_secrets(package, secrets)
             own = bazel_watch.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
             placed = self.channel.add([(package, step.output.subdir)])
@@ -524,7 +524,9 @@ class ConfigBuilder:
         """Install a package and run its tests, without the network unless it is granted."""
         title, places = f"test {steps[0].package}", [place for step in steps for place in (step.folder, step.prefix)]
         scripts = any(step.runs_scripts for step in steps)
-        apart = self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(os.environ)
+        apart = (
+            self.engine.scripts_without_network(title) if scripts else contextlib.nullcontext(self.engine.environment)
+        )
         with apart as variables, remove_folders_on_failure(self.job, *places):
             environment = {name: value for name, value in variables.items() if name not in NOT_FOR_TESTS}
             report = call_with_download_retries(
@@ -535,12 +537,12 @@ class ConfigBuilder:
         return report
 
 
-def render_job_config(job: BuildJob, reporter: StepReporter) -> RenderedConfig:
+def render_job_config(job: BuildJob, reporter: StepReporter, environment: Mapping[str, str]) -> RenderedConfig:
     """Return a job's config, as a step of its build."""
     with reporter.step("render"):
         feedstock = recipe_feedstock.load(job.root)
         config = dataclasses.replace(config_file.read_config(feedstock, job.config), build_platform=job.build_platform)
-        rendered = config_with_emulator(pins.close_static_pins(render.render(feedstock, config)), os.environ)
+        rendered = config_with_emulator(pins.close_static_pins(render.render(feedstock, config)), environment)
         render.require_supported_keys([rendered], own_engine=True)
     return rendered
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
@@ -11,13 +10,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kiln.base import files, masking
+from kiln.base import files
 from kiln.base.errors import BudgetSpent, BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed, UsageError
 from kiln.base.serialization import to_json
 from kiln.build.bazel import events
 from kiln.build.engine import failures
 from kiln.build.engine.plan import test_only_files
-from kiln.build.engine.recipe import config_caller_variable_names
 from kiln.build.engine.source_plan import SourceMirrors
 from kiln.build.executor import environment as executor_environment
 from kiln.build.job.messages import CONTINUE
@@ -45,21 +43,6 @@ RENDERED = (
 )  # their effect is in the rendered recipe
 NOT_FOR_TESTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")  # set for this process; tests must not import kiln
 GONE = "read the log; with --keep-failed, the folders in which the script runs are kept"
-
-
-def secrets_of_scripts(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Return the secret variables of a config's scripts: the caller's, and ``more``."""
-    return {**{name: os.environ[name] for name in config_caller_variable_names(rendered) if name in os.environ}, **more}
-
-
-def mask_script_secrets(rendered: RenderedConfig, more: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Mask the secrets of this process's scripts."""
-    masking.register_secrets(
-        (
-            *masking.secrets_of_environment(os.environ),
-            *masking.secrets_of_script_variables(secrets_of_scripts(rendered, more)),
-        )
-    )
 
 
 @contextlib.contextmanager
@@ -153,10 +136,6 @@ class StepCache:
 
         ``do`` returns the files that it made and further details, which are recorded when it returns. ``leaves`` is the
         name of one of the files, if known beforehand: a settled step must have it.
-
-        Raises:
-            UsageError: when a settled step was never finished.
-            BudgetSpent: when the build is to stop, before or during the step.
         """
         key = json_digest({"title": title, **inputs})
         with self.console.step(title) as step:
@@ -233,7 +212,8 @@ ATTEMPTS, PAUSE = 3, 2.0  # when a download fails; seconds, doubled each time
 class EngineCalls:
     """The engine's calls for one config: ``granted`` are patterns of the steps whose scripts may use the network.
 
-    ``secrets`` are variables of the compile step alone. ``recipe_digest`` is a hash of the recipe's files that affect a
+    ``environment`` is that of the build's process, ``compile_secrets`` are variables of the compile step alone.
+    ``recipe_digest`` is a hash of the recipe's files that affect a
     script, ``packed_digest`` one of all of its files, which packages contain. ``sources`` has fetched sources by their
     hashes.
     """
@@ -242,12 +222,17 @@ class EngineCalls:
     granted: tuple[str, ...]
     recipe_digest: str
     packed_digest: str
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    environment: Mapping[str, str] = field(repr=False)
+    compile_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     sources: Path | None = None
 
     @classmethod
     def for_config(
-        cls, job: BuildJob, rendered: RenderedConfig, secrets: Mapping[str, str] = MappingProxyType({})
+        cls,
+        job: BuildJob,
+        rendered: RenderedConfig,
+        environment: Mapping[str, str],
+        compile_secrets: Mapping[str, str] = MappingProxyType({}),
     ) -> EngineCalls:
         """Return the calls for a config; files that only tests use do not affect its scripts."""
         tests = {name for output in rendered.outputs for name in test_only_files(output)}
@@ -256,18 +241,15 @@ class EngineCalls:
             granted=rendered.network,
             recipe_digest=folder_digest(job.recipe, without={*RENDERED, *tests}),
             packed_digest=folder_digest(job.recipe),
-            secrets=secrets,
+            environment=environment,
+            compile_secrets=compile_secrets,
         )
 
     def build_package_with_retries(self, step: BuildStep | CompileStep, display: ReportedStep) -> Path:
-        """Have the engine run a step, and return its package.
-
-        Raises:
-            KilnError: see `kiln.build.engine.run.build_package`.
-        """
+        """Have the engine run a step, and return its package."""
         from kiln.build.engine.run import build_package  # nothing is built where all steps are reused
 
-        secrets = self.secrets if isinstance(step, CompileStep) else {}
+        secrets = self.compile_secrets if isinstance(step, CompileStep) else {}
         title = f"build {step.output.name}" if isinstance(step, BuildStep) else step.title
         with self.scripts_without_network(title) as variables:
             environment = {**self._engine_environment(variables), **secrets}
@@ -280,13 +262,13 @@ class EngineCalls:
             try:
                 return call_with_download_retries(run_engine, display)
             except (SolveFailed, DownloadFailed) as error:
-                raise explained_solve_error(step, error) from error
+                raise explained_solve_error(step, error, self.environment) from error
 
     def prepare_script(self, step: BuildStep | CompileStep, display: ReportedStep) -> Mapping[str, str]:
         """Have the engine make everything that a script needs; return the paths."""
         from kiln.build.engine.run import prepare_script_run
 
-        environment = self._engine_environment(os.environ)
+        environment = self._engine_environment(self.environment)
         return call_with_download_retries(
             lambda: prepare_script_run(
                 step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
@@ -321,10 +303,10 @@ class EngineCalls:
 
     def runs_without_network(self, step: str) -> bool:
         """Return whether a step's script runs without the network."""
-        cached = step.partition(" ")[0] == COMPILE and bool(self.secrets)  # it uses a remote cache
+        compiles_remotely = step.partition(" ")[0] == COMPILE and bool(self.compile_secrets)
         return (
             self.job.queue is not None
-            and not cached
+            and not compiles_remotely
             and not executor_environment.is_network_granted(step, self.granted)
         )
 
@@ -333,18 +315,23 @@ class EngineCalls:
         """Have a step's script run without the network, unless it is granted; yield its environment."""
         queue = self.job.queue
         if queue is None or not self.runs_without_network(step):
-            yield os.environ
+            yield self.environment
             return
         before = executor_environment.isolated_script_count(queue)
         try:
-            yield executor_environment.environment_with_queue_shell(queue, os.environ)
+            yield executor_environment.environment_with_queue_shell(queue, self.environment)
         except (BuildFailed, TestsFailed) as error:
             executor_environment.add_network_hint(error, step)
             raise
         executor_environment.require_isolated_script_run(queue, before, step)
 
     def _engine_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), **package_timestamp_variable()}
+        """Return the environment of an engine's process.
+
+        A package built again with the same timestamp is identical; reproducible-builds.org describes the variable.
+        """
+        timestamp = self.environment.get(EPOCH) or str(int(time.time()))
+        return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), EPOCH: timestamp}
 
 
 def _source_input_without_password(item: FetchedSource) -> dict[str, Any]:
@@ -355,16 +342,18 @@ def _source_input_without_password(item: FetchedSource) -> dict[str, Any]:
     return value
 
 
-def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> KilnError:
+def explained_solve_error(
+    step: BuildStep | CompileStep, failure: KilnError, environment: Mapping[str, str]
+) -> KilnError:
     """Return the failed solve of a step's environments with its reason, which the engine does not give.
 
     It is the solver's explanation, or the server that cannot be reached; a failed download of a source stays as it is.
     """
     if isinstance(failure, DownloadFailed) and not failures.PACKAGES.words.search(failure.what):
         return failure
-    machine = solve.machine_virtual_packages(os.environ)
-    for environment, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
-        specs = [spec for spec in step.recipe["requirements"].get(environment, ()) if isinstance(spec, str)]
+    machine = solve.machine_virtual_packages(environment)
+    for section, platform in (("build", step.platforms.build), ("host", step.platforms.target)):
+        specs = [spec for spec in step.recipe["requirements"].get(section, ()) if isinstance(spec, str)]
         try:
             if specs:
                 solve.solve(
@@ -375,18 +364,10 @@ def explained_solve_error(step: BuildStep | CompileStep, failure: KilnError) -> 
                     priority=step.settings.channel_priority,
                 )
         except (SolveFailed, DownloadFailed) as error:
-            return type(error)(f"{environment} requirements: {error.what}", why=error.why, hint=failure.hint)
+            return type(error)(f"{section} requirements: {error.what}", why=error.why, hint=failure.hint)
         except KilnError:
             break  # the engine's own error says more
     return failure
-
-
-def package_timestamp_variable() -> dict[str, str]:
-    """Return the timestamp of packages as a variable, in whole seconds: the caller's, else now.
-
-    A package built again with the same timestamp is identical; reproducible-builds.org describes the variable.
-    """
-    return {EPOCH: os.environ.get(EPOCH) or str(int(time.time()))}
 
 
 def call_with_download_retries(do: Callable[[], Result], display: ReportedStep) -> Result:

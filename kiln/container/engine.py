@@ -251,12 +251,7 @@ def _engine_kind_of_name(name: str | None) -> EngineKind | None:
 
 
 def find_engine(kind: EngineKind | None, *, env: Mapping[str, str], executable: str | None = None) -> Engine:
-    """Return an engine that answers; the output of its program's ``--version`` decides its kind.
-
-    Raises:
-        MissingTool: when the program is missing, does not answer, or is neither Docker nor Podman.
-        UsageError: when the program is another engine than ``kind``.
-    """
+    """Return an engine that answers; the output of its program's ``--version`` decides its kind."""
     program = executable or (kind or EngineKind.DOCKER).value
     path = _find_engine_program(program, env, is_named=executable is not None)
     output = process.capture([path, "--version"], env=env, timeout=ANSWER_SECONDS).stdout.lower()

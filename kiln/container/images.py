@@ -164,11 +164,7 @@ def image_labels(engine: Engine, image: str) -> Mapping[str, str]:
 
 
 def pull_if_missing(engine: Engine, image: str) -> None:
-    """Fetch an image unless it is present.
-
-    Raises:
-        DownloadFailed: when it is missing and cannot be fetched, with a hint.
-    """
+    """Fetch an image unless it is present."""
     if inspect_image(engine, image) is None:
         pull_image(engine, image)
 

@@ -98,9 +98,6 @@ def create_command(engine: Engine, run: ContainerRun, *, name: str, labels: Mapp
     """Return the command line that creates the container ``name`` for ``run`` without starting it.
 
     Unless ``run`` grants them, these are withheld: capabilities, new privileges, the network, fetching an image.
-
-    Raises:
-        UsageError: for an image or a mount that an engine would take for something else.
     """
     require_valid_image_name(run.image)
     return (

@@ -104,8 +104,8 @@ class PackagesToTest:
     def test_command(self, config: str) -> tuple[str, ...]:
         """Return the command on the worker that tests a config's packages."""
         paths = [f"{ARTIFACTS}/{path.relative_to(self.channel)}" for path in self.packages[config]]
-        words = (f"{PROJECT}/.venv/bin/python", "-I", "-m", "kiln", "-C", PROJECT, "test", "--json")
-        return (*words, *(["--gpu"] if self.gpu else []), *paths)
+        words = ("-C", PROJECT, "test", "--json", *(["--gpu"] if self.gpu else []), *paths)
+        return process.Program.KILN.script_command(*words, python=f"{PROJECT}/.venv/bin/python", isolated=True)
 
     def time_limit(self, config: str) -> float:
         """Return the seconds that the tests of a config may take."""

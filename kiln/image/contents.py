@@ -115,9 +115,6 @@ def compile_modules(entries: Iterable[LayerEntry], prefix: Path, *, seen_at: str
 
     One process compiles all of them in a fixed order with a fixed hash seed, for the result depends on these. Invalid
     modules, such as templates, are skipped.
-
-    Raises:
-        BuildFailed: if that Python cannot be run.
     """
     python = prefix / "bin" / "python"
     modules = sorted({entry.source for entry in entries if entry.source is not None and _is_python_module(entry)})

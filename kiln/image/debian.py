@@ -79,10 +79,6 @@ def fetch_packages(
     """Return packages of a suite of Debian, downloaded to a folder, sorted by name.
 
     apt verifies their signatures. Existing files are reused, so an image made again is the same.
-
-    Raises:
-        MissingTool: if mmdebstrap is missing; it runs apt separately from the machine's packages.
-        BuildFailed: if apt cannot download them.
     """
     store = folder / f"debian-{suite}"
     debs = _newest_packages(store)

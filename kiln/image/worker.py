@@ -188,14 +188,7 @@ def provide_rootfs_archive(
 def write_rootfs_archive(
     image: ImageRecipe, archive: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None = None
 ) -> None:
-    """Write the root file system as a tar archive, completely or not at all.
-
-    Raises:
-        MissingTool: if mmdebstrap is missing.
-        BuildFailed: if mmdebstrap fails.
-        DiskFull: if the disk space does not suffice.
-        UsageError: if the suite has no package of a name.
-    """
+    """Write the root file system as a tar archive, completely or not at all."""
     require_mmdebstrap(env)
     files.require_disk_space(archive.parent, BASE_REQUIRED_SPACE, for_what="making the base image")
     with tempfile.TemporaryDirectory(prefix="kiln-image-") as scratch, files.atomic_replacement(archive) as part:
@@ -214,11 +207,7 @@ def write_rootfs_archive(
 def _require_known_packages(
     words: tuple[str, ...], image: ImageRecipe, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
 ) -> None:
-    """Simulate mmdebstrap to find the packages on the suite's mirrors; the real run reports other errors.
-
-    Raises:
-        UsageError: if the suite has no package of a name.
-    """
+    """Simulate mmdebstrap to find the packages on the suite's mirrors; the real run reports other errors."""
     simulation = process.run((words[0], "--simulate", *words[1:]), env=env, on_line=on_line)
     missing = image_apt.packages_not_found(simulation.tail)
     if missing:

@@ -248,7 +248,7 @@ def rebuild_and_compare(
     planned = runner.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.from_job(rebuild_job(planned))
+    build = ConfigBuild.from_job(rebuild_job(planned), planned.process_environment)
     folder = build.task.folder
     with cache.hold_lock(build.task.lock_file, while_true=lambda: False):
         kill_orphans_in_folder(folder)

@@ -24,7 +24,7 @@ from kiln.build.bazel import events, watch
 from kiln.build.executor import conda_build, environment
 from kiln.build.executor.host import HostExecutor
 from kiln.build.job import untrusted_results
-from kiln.build.job.job import HOST, BuildJob, ConfigJob, JobContext
+from kiln.build.job.job import HOST, BuildJob, ConfigJob, JobContext, mask_build_secrets
 from kiln.build.job.messages import (
     MARK,
     BudgetMonitor,
@@ -147,7 +147,7 @@ def main() -> None:
     with process_table.termination_as_interrupt():
         try:
             with files.full_disk_as_kiln_error(Path(job.root)):
-                result = ConfigBuild.from_job(job).build_unless_finished()
+                result = ConfigBuild.from_job(job, os.environ).build_unless_finished()
         except KeyboardInterrupt:
             result = {"state": ConfigState.INTERRUPTED.value, "reason": "stopped"}
         except KilnError as error:
@@ -169,10 +169,10 @@ class ConfigBuild:
     ledger: Ledger
 
     @classmethod
-    def from_job(cls, job: ConfigJob) -> ConfigBuild:
-        """Find the feedstock and open the ledger."""
-        task = JobContext.from_job(job)
-        task.mask_secrets()
+    def from_job(cls, job: ConfigJob, environment: Mapping[str, str]) -> ConfigBuild:
+        """Find the feedstock and open the ledger; for ``environment`` see `JobContext`."""
+        task = JobContext.from_job(job, environment)
+        mask_build_secrets(task.rendered, environment, task.compile_secrets)
         executor: Executor = HostExecutor(task=task)
         if job.container != HOST:
             from kiln.build.executor.container import ContainerExecutor  # a build on the host needs no engine
@@ -294,9 +294,13 @@ class ConfigBuild:
         layout, job = RehearsalLayout(config=self.task.folder), self.task.job
         wheels = rehearse.rehearsal_plan_of_job(job)
         if job.container == HOST and job.python is None and wheels.python:
-            python_search.find_interpreter(wheels.python, env=os.environ)  # refuse before anything is fetched
+            python_search.find_interpreter(
+                wheels.python, env=self.task.environment
+            )  # refuse before anything is fetched
         layout.wheels.mkdir(parents=True, exist_ok=True)
-        rehearse.fetch_wheels_and_sources(wheels, layout, env=os.environ, log=Path(job.log), reporter=StepReporter())
+        rehearse.fetch_wheels_and_sources(
+            wheels, layout, env=self.task.environment, log=Path(job.log), reporter=StepReporter()
+        )
 
     def build_process_result(self, outcome: ProcessOutcome) -> dict[str, Any]:
         """Return the result of the build process, or the packages of another engine."""
@@ -311,9 +315,7 @@ class ConfigBuild:
         if not packages:
             raise BuildFailed(f"{job.options.engine} succeeded, but made no package", hint=f"read {job.log}")
         for package in packages:
-            untrusted_results.require_no_secrets(
-                task.folder / package["artifact"]["path"], task.caller_script_variables
-            )
+            untrusted_results.require_no_secrets(task.folder / package["artifact"]["path"], task.script_variables)
         return {**nothing, "packages": packages}
 
     def publish_to_channel(
@@ -392,7 +394,7 @@ def open_debug_shell(planned: RunPlan, *, terminal: Mapping[str, str] | None, sh
     ((config, planned_job),) = planned.jobs_of.items()
     log = planned.layout.safe_path("logs", "debug", f"{config}.log")
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
-    entry = ConfigBuild.from_job(job)
+    entry = ConfigBuild.from_job(job, planned.process_environment)
     with entry.hold_config_lock():  # until the shell ends, so that no other run removes the prepared files
         places = {} if entry.task.uses_other_engine else prepare_build_script(job, planned, show)
         return run_shell(entry, places, terminal)
@@ -412,7 +414,7 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
             result.update(message)
 
     result_of_process = process.run(
-        environment.module_command("run.config_process"),
+        process.Program.CONFIG.main_command(),
         env=planned.options.client,
         cwd=machine.PACKAGE_ROOT,
         on_line=show_or_store_message,

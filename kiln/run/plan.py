@@ -329,9 +329,9 @@ def _input_hashes_of_configs(
 class RunPlan:
     """A run that may start: all configs in the order of builds, and the jobs of those to build.
 
-    ``notes`` are sentences for the user, ``secrets`` variables for the compile steps alone, ``compiles`` when there are
-    compile steps, whose results the configs of a group share in a cache. ``rehearsals`` are the origins of what each
-    config is rehearsed with.
+    ``notes`` are sentences for the user, ``compile_secrets`` variables for the compile steps alone, ``compiles`` when
+    there are compile steps, whose results the configs of a group share in a cache. ``rehearsals`` are the origins of
+    what each config is rehearsed with.
     """
 
     options: RunOptions
@@ -345,7 +345,7 @@ class RunPlan:
     disk: int
     share: MachineResources
     notes: tuple[str, ...]
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    compile_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     compiles: bool = False
     rehearsals: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
@@ -353,6 +353,11 @@ class RunPlan:
     def waiting(self) -> tuple[ConfigRun, ...]:
         """The configs to build."""
         return tuple(config for config in self.configs if config.state is ConfigState.WAITING)
+
+    @property
+    def process_environment(self) -> dict[str, str]:
+        """The environment of the process of each config, with its secrets."""
+        return {**self.options.client, **self.compile_secrets}
 
 
 def make_run_plan(
@@ -414,7 +419,7 @@ def make_run_plan(
         notes=run_inputs.notes,
         compiles=compiles,
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
-        secrets=job.remote_secret_variables(options),
+        compile_secrets=job.compile_secrets(options),
     )
 
 
@@ -446,7 +451,7 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
         image=run_inputs.places[config.name].image,
         image_platform=run_inputs.places[config.name].platform,
         cores=share.cores,
-        memory=options.memory if run_inputs.engine is None else share.memory,
+        memory=job.memory_limit(options.memory, share.memory, run_inputs.engine),
         variables=environment.conda_forge_variables(
             run_inputs.feedstock, config.name, caller=options.caller_variables, cores=share.cores, uid=os.getuid()
         ),

@@ -18,7 +18,6 @@ from kiln.base import files, process
 from kiln.base.errors import BuildFailed, DiskFull, KilnError
 from kiln.base.system import machine as system_machine
 from kiln.build.bazel import events
-from kiln.build.executor import environment
 from kiln.build.job.messages import MARK, error_from_json, parse_message
 from kiln.run import simulation
 from kiln.state.ledger import json_columns
@@ -203,11 +202,11 @@ class MatrixRun:
         """Run a config's process and queue its lines; the last event is its result or error."""
         config = job.config
         try:
-            secrets = events.with_secrets_inside_credentials(self.plan.secrets)
+            secrets = events.with_secrets_inside_credentials(self.plan.compile_secrets)
             result = process.run(
-                environment.module_command("run.config_process"),
+                process.Program.CONFIG.main_command(),
                 stdin=job.as_text(),
-                env={**self.plan.options.client, **self.plan.secrets},
+                env=self.plan.process_environment,
                 secrets=tuple(secrets.values()),
                 cwd=system_machine.PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),

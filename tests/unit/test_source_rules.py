@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from kiln.base.process import Program
 from tests.source_files import FILES, PACKAGE, name_of
 
 if TYPE_CHECKING:
@@ -190,3 +191,19 @@ def texts_in(nodes: Sequence[ast.AST]) -> set[str]:
 def test_no_message_names_a_page_that_an_installed_kiln_lacks() -> None:
     texts = {(name_of(file), text) for file in FILES for text in contents_of(file).texts}
     assert [(file, text) for file, text in texts if re.search(r"(?<![\w./])docs/[a-z-]+/", text)] == []
+
+
+def test_each_program_of_kiln_is_in_one_list() -> None:
+    elsewhere = {
+        (module, text)
+        for module, file in MODULES.items()
+        if module != "kiln.base.process"
+        for text in contents_of(file).texts
+        if text in {program.value for program in Program if program is not Program.KILN}
+    }
+    assert not elsewhere, "a rename would miss these"
+    for program in Program:
+        source = MODULES.get(program.value, PACKAGE / "__main__.py").read_text(encoding="utf-8")
+        assert "def main(" in source or "__main__" in source, program
+    controller = PACKAGE.parent / "ansible/roles/kiln_controller/files/root/usr/local/sbin/kiln-controller"
+    assert set(re.findall(r'"(kiln\.[\w.]+)"', controller.read_text(encoding="utf-8"))) == {Program.CONTROLLER.value}

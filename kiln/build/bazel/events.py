@@ -7,7 +7,6 @@ import binascii
 import contextlib
 import gzip
 import json
-import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +131,7 @@ JOBS, FALLBACK = "BAZEL_REMOTE_JOBS", "BAZEL_REMOTE_FALLBACK"
 SECRETS = (REMOTE_CACHE, EXECUTOR, CREDENTIALS)  # addresses may contain a password
 
 
-def secret_variable_names(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+def secret_variable_names(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the secret variables that are set."""
     return tuple(name for name in SECRETS if environment.get(name))
 

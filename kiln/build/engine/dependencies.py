@@ -25,9 +25,6 @@ def simplified_depends(specs: Iterable[str]) -> list[str]:
     """Return sorted specs, each ``name``, ``name version`` or ``name version build``, without what others imply.
 
     Of a package with an exact version and build, all other specs are left out; of one with a version, the bare name.
-
-    Raises:
-        RecipeFault: two exact pins of a package differ.
     """
     by_name: dict[str, set[str]] = {}
     for spec in specs:
@@ -65,9 +62,6 @@ def pin_placeholder(pin: Pin) -> str:
     It is the engine's own pin where the engine decides the bounds. Else it is a placeholder, for
     `replace_pin_placeholders`: the engine cannot pin some versions (``1.0.1_``), and counts missing components unlike
     conda-build.
-
-    Raises:
-        RecipeFault: the name is not a package's.
     """
     if why := patterns.invalid_name_reason(pin.name, "package name"):
         raise RecipeFault(f"{pin.name!r} is not a valid package name", why=why)
@@ -89,11 +83,7 @@ def _pin_compatible_call(
 
 
 def _template_literal(text: str | None) -> str:
-    """Return a text as a literal of the engine's template language.
-
-    Raises:
-        RecipeFault: it has a character that versions have not.
-    """
+    """Return a text as a literal of the engine's template language."""
     if text is not None and not set(text) <= _PLAIN:
         raise RecipeFault(f"{text!r} is not a bound of a pin")
     return "none" if text is None else json.dumps(text)
@@ -132,11 +122,7 @@ def pinnable_packages(solved: Mapping[str, Iterable[tuple[str, str, str]]]) -> d
 def replace_pin_placeholders(
     specs: Sequence[str], pins: Iterable[Pin], solved: Mapping[str, tuple[str, str]]
 ) -> list[str]:
-    """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders.
-
-    Raises:
-        RecipeFault: the recipe pins a package that the environment lacks, or an invalid version.
-    """
+    """Return the engine's specs of a section, with the bounds of the solved versions in the place of placeholders."""
     ranges: dict[str, list[str]] = {}
     for pin in pins:
         ranges.setdefault(pin.name, []).append(_solved_pin_spec(pin, solved.get(pin.name)))
@@ -170,11 +156,7 @@ _VERSION = re.compile(r" (?:[=>]=?)?(\d+(?:\.\d+)*)")
 
 
 def run_exports_of_package(package: Path) -> tuple[RunExport, ...]:
-    """Return the run exports that the engine has recorded in the package of a build step, without ignored ones.
-
-    Raises:
-        BuildFailed: the record is missing.
-    """
+    """Return the run exports that the engine has recorded in the package of a build step, without ignored ones."""
     from kiln.conda import package_reader
 
     text = package_reader.read_info_files(package).get(RENDERED, b"").decode()

@@ -36,11 +36,7 @@ _RESERVED = frozenset(
 
 
 def copy_about_files_lines(output: Output, recipe_folder: Path, place: Path) -> tuple[str, ...]:
-    """Return the lines that copy the files of ``about`` to a folder, from the work directory or from the recipe.
-
-    Raises:
-        RecipeFault: a readme is not a file of the sources by its name, or has a name of the package's metadata.
-    """
+    """Return the lines that copy the files of ``about`` to a folder, from the work directory or from the recipe."""
     target, lines = (
         shlex.quote(str(place)),
         [*_copy_readme_lines(output), *_copy_prelink_message_lines(output, recipe_folder)],
@@ -88,11 +84,7 @@ FOREIGN = frozenset((".git", ".hg", ".svn", ".DS_Store", "__pycache__"))
 
 
 def collect_info_files(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]:
-    """Return the files of planned entries by their names below ``info/``; a later entry replaces an earlier one.
-
-    Raises:
-        BuildFailed: a file is missing or outside its recipe, or all of them are too large.
-    """
+    """Return the files of planned entries by their names below ``info/``; a later entry replaces an earlier one."""
     files: dict[str, InfoFile] = {}
     left = LARGEST
     for entry in entries:
@@ -177,11 +169,7 @@ def _normalized_file_mode(file: Path) -> int:
 
 
 def _validated_info_name(text: str) -> str:
-    """Return the name of a file below ``info/``.
-
-    Raises:
-        BuildFailed: it leads out of there.
-    """
+    """Return the name of a file below ``info/``."""
     name = PurePosixPath(text)
     if name.is_absolute() or ".." in name.parts:
         raise BuildFailed(f"info/{text} is outside the package's metadata")

@@ -37,9 +37,6 @@ def corrected_paths_json(
 
     ``no_link`` are globs; ``prefix_files`` are globs of the only files of a mode, ``text`` or ``binary``, in which the
     prefix is replaced (record_prefix_files in conda_build/build.py).
-
-    Raises:
-        BuildFailed: a glob matches no file with the prefix.
     """
     unlinked, only = tuple(no_link), {mode: tuple(globs) for mode, globs in prefix_files.items()}
     entries = [dict(entry) for entry in paths.get("paths", ())]

@@ -37,11 +37,7 @@ NO_PACKAGE = "unset PKG_NAME PKG_VERSION PKG_BUILDNUM PKG_BUILD_STRING PKG_HASH"
 
 
 def outputs_in_build_order(outputs: Iterable[Output]) -> tuple[Output, ...]:
-    """Return the outputs that are not skipped, each after the outputs that it depends on.
-
-    Raises:
-        BuildFailed: when outputs depend on each other in a cycle.
-    """
+    """Return the outputs that are not skipped, each after the outputs that it depends on."""
     waiting = {(output.name, output.build_string): output for output in outputs if not output.skip}
     ordered: list[Output] = []
     while waiting:

@@ -111,14 +111,7 @@ def build_package(
     on_line: Callable[[str], None] | None = None,
     origins: SourceMirrors = DIRECT,
 ) -> Path:
-    """Make one package in a separate process and return its path, inside the step's folder.
-
-    Raises:
-        BuildFailed: with the end of the engine's log.
-        HashMismatch: when no archive of the sources has the recipe's hash; no script has run then.
-        DownloadFailed: when a channel or a source cannot be reached.
-        DiskFull: when the disk is full.
-    """
+    """Make one package in a separate process and return its path, inside the step's folder."""
     fields: dict[str, Any] = {"keep": True}
     if isinstance(step, BuildStep):
         fields = {"index": step.index, "edits": step.edits, "pins": to_json(step.pins)}
@@ -192,7 +185,7 @@ def _run_engine_process(
     settings = {"platforms": to_json(step.platforms), "settings": to_json(step.settings)}
     fields = {**places, "recipe": recipe, "channels": step.channels, **settings, **more}
     files.write_text(job, json.dumps(fields, indent=1))
-    argv = (sys.executable, "-m", "kiln.build.engine.worker", str(job))
+    argv = process.Program.ENGINE.script_command(str(job))
     variables = {**engine_environment(secret_names_of_step(step), environment), **step.environment}
     idle = limits.current_limits().stall
     with temporary_credentials_file(step) as access:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import calendar
+import contextlib
 import errno
 import hashlib
 import io
@@ -31,7 +32,7 @@ from kiln.conda.rattler import limits
 from kiln.recipe.rendered import Checkout, Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     from kiln.build.engine.source_plan import SourceMirrors
     from kiln.build.steps import FetchedSource
@@ -48,9 +49,6 @@ def folder_content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) 
 
     Text has the line ends of Unix, a path slashes for backslashes; of a link counts what it leads to. ``skip`` are
     relative paths that do not count; one that ends with a slash is a folder with all that is below.
-
-    Raises:
-        BuildFailed: for a path that is not a file, folder or link.
     """
     digest, skip = hashlib.new(algorithm), tuple(skip)
     for path in sorted(_relative_paths(folder)):
@@ -117,13 +115,7 @@ _HINT = "see that the repository can be reached and read from here, then run the
 
 
 def check_out_repository(checkout: Checkout, folder: Path, *, env: Mapping[str, str]) -> str:
-    """Check out a repository into a new folder, and return the revision that it has.
-
-    Raises:
-        RecipeFault: the address or the revision is invalid, or the repository does not have it.
-        DownloadFailed: the repository cannot be read.
-        MissingTool: the program is missing.
-    """
+    """Check out a repository into a new folder, and return the revision that it has."""
     for value in (checkout.url, checkout.revision or "", checkout.user or ""):
         if value.startswith("-"):
             raise RecipeFault(f"source/{checkout.program}_url: {value[:80]!r} is an option", hint="give an address")
@@ -225,12 +217,6 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
 
     With ``hoist``, that is the single folder at the top of the archive, if it has one. A file that is not an archive is
     copied, and a wheel is both.
-
-    Raises:
-        BuildFailed: the archive is damaged, or has a path that leads out of the folder.
-        LimitExceeded: its content is larger, or has more files, than `KILN_LIMITS` allows.
-        MissingTool: bsdtar is needed, and missing.
-        DiskFull: when the disk is full.
     """
     folder.mkdir(parents=True)
     with files.full_disk_as_kiln_error(folder):
@@ -244,9 +230,11 @@ def unpack_source(archive: Path, name: str, folder: Path, *, hoist: bool, env: M
 
 
 def _unpack_archive(archive: Path, name: str, folder: Path, env: Mapping[str, str]) -> None:
-    members = _archive_member_reader(archive, name)
+    reader = _archive_member_reader(archive, name)
+    members = _members_by_bsdtar(archive, env) if reader is None else reader(archive)
     try:
-        _write_members(_members_by_bsdtar(archive, env) if members is None else members(archive), folder, name)
+        with contextlib.closing(members):  # or bsdtar stays until the garbage collector finds the generator
+            _write_members(members, folder, name)
     except subprocess.CalledProcessError as error:
         raise BuildFailed(f"{name} cannot be unpacked", why=error.stderr) from error
     except _FAULTS as error:
@@ -273,7 +261,7 @@ def _write_members(members: Iterable[_ArchiveMember], folder: Path, archive: str
         os.utime(place, (member.time, member.time))
 
 
-def _archive_member_reader(archive: Path, name: str) -> Callable[[Path], Iterator[_ArchiveMember]] | None:
+def _archive_member_reader(archive: Path, name: str) -> Callable[[Path], Generator[_ArchiveMember, None, None]] | None:
     """Return the reader for an archive's content, as in conda-build; without a mark, for its name."""
     with archive.open("rb") as file:
         kind = kind_of_content(file.read(HEADER)) or kind_of_name(name)
@@ -282,24 +270,24 @@ def _archive_member_reader(archive: Path, name: str) -> Callable[[Path], Iterato
     return None if kind is None else _READERS.get(kind)
 
 
-def _tar_file_members(archive: Path) -> Iterator[_ArchiveMember]:
+def _tar_file_members(archive: Path) -> Generator[_ArchiveMember, None, None]:
     with tarfile.open(archive, "r:*") as tar:
         yield from _members_of_tar(tar)
 
 
-def _zstd_tar_members(archive: Path) -> Iterator[_ArchiveMember]:
+def _zstd_tar_members(archive: Path) -> Generator[_ArchiveMember, None, None]:
     with zstd.ZstdFile(archive) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         yield from _members_of_tar(tar)
 
 
-def _members_by_bsdtar(archive: Path, env: Mapping[str, str]) -> Iterator[_ArchiveMember]:
+def _members_by_bsdtar(archive: Path, env: Mapping[str, str]) -> Generator[_ArchiveMember, None, None]:
     """Yield what bsdtar reads of a kind that Python has not, which it writes as a tar archive; it unpacks nothing."""
     argv = ("bsdtar", "-c", "--format=pax", "-f", "-", f"@{archive}")
     with process.piped(argv, env=env) as pipe, tarfile.open(fileobj=pipe, mode="r|") as tar:
         yield from _members_of_tar(tar)
 
 
-def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_ArchiveMember]:
+def _members_of_tar(tar: tarfile.TarFile) -> Generator[_ArchiveMember, None, None]:
     for member in tar:
         if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
             raise tarfile.TarError(f"{member.name[:200]!r} is a device or a pipe")
@@ -313,7 +301,7 @@ def _members_of_tar(tar: tarfile.TarFile) -> Iterator[_ArchiveMember]:
         )
 
 
-def _zip_members(archive: Path) -> Iterator[_ArchiveMember]:
+def _zip_members(archive: Path) -> Generator[_ArchiveMember, None, None]:
     with zipfile.ZipFile(archive) as file:
         for member in file.infolist():
             mode = member.external_attr >> 16
@@ -424,15 +412,7 @@ class SourceFetcher:
     def recipe_with_fetched_sources(
         self, recipe: Mapping[str, Any], fetched: tuple[FetchedSource, ...]
     ) -> dict[str, Any]:
-        """Return the engine's recipe with the addresses of the fetched sources.
-
-        Raises:
-            HashMismatch: a file or its content does not have the recipe's hash.
-            DownloadFailed: a source cannot be fetched.
-            RecipeFault: a hash, a name, a revision or a patch is invalid.
-            BuildFailed: an archive cannot be unpacked.
-            MissingTool: a program for a source is missing.
-        """
+        """Return the engine's recipe with the addresses of the fetched sources."""
         entries = list(recipe.get("source", ()))
         for entry in entries:
             patches.require_safe_patches(map(Path, entry.get("patches", ())))

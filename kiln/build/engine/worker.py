@@ -135,9 +135,6 @@ def refuse_unusable_files(folder: Path, recipe: dict[str, Any], *, by_conda_buil
 
     The recipe may choose its files itself. By conda-build's rules, no link may lead into the folder of the config's
     steps, above that of the step.
-
-    Raises:
-        ValueError: with the files.
     """
     if recipe["build"].get("files"):
         return

@@ -95,10 +95,6 @@ def fetch_engine_wheels(
     """Fetch the engine for a Python of a platform, once for all configs and runs; ``env`` is pip's.
 
     Callers hold a lock.
-
-    Raises:
-        DownloadFailed: with the end of pip's output.
-        DiskFull: when the disk is full.
     """
     folder = engine_folder(python, engines, subdir)
     if folder.is_dir():
@@ -167,7 +163,7 @@ class ContainerExecutor:
         task, job = self.task, self.task.job
         if task.uses_other_engine or job.options.rehearsal or job.options.network == "always":
             return None
-        return task.folder / "scripts" if needs_network(task.rendered) or task.compile_secrets else None
+        return task.folder / "scripts" if needs_network(task.rendered) or task.compiles_remotely else None
 
     def path_inside(self, path: Path) -> Path:
         """Return a path of the feedstock as the container sees it."""
@@ -175,8 +171,7 @@ class ContainerExecutor:
 
     def job_command(self, job_file: Path) -> tuple[str, ...]:
         """Return the command that runs a job file, by the first Python of the image with the engine."""
-        main = executor_environment.MAIN.format(module="build.main")
-        return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), main)
+        return ("sh", "-c", START, "kiln", str(self.path_inside(job_file)), process.Program.BUILD.main_text)
 
     def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:
         """Run a program in a container to its end.
@@ -186,7 +181,7 @@ class ContainerExecutor:
         """
         job = self.task.job
         assert job.engine_data is not None, "the run has chosen an engine"
-        engine = container_engine.mark_as_workable(Engine.from_json(job.engine_data, environment=os.environ))
+        engine = container_engine.mark_as_workable(Engine.from_json(job.engine_data, environment=self.task.environment))
         folders = self.mounted_folders(reads)
         outcome = self._run_containers(engine, self.plan_container(engine, words, folders), log)
         if outcome.exit_code == conda_build.NO_ENGINE and (python := python_of_image(outcome.tail)):
@@ -202,7 +197,7 @@ class ContainerExecutor:
     def run_on_terminal(self, words: tuple[str, ...], terminal: Mapping[str, str] | None) -> int:
         """Run a program in a container on the terminal."""
         job = self.task.job
-        engine = choose_engine(job.container, env=os.environ, executable=job.options.executable).engine
+        engine = choose_engine(job.container, env=self.task.environment, executable=job.options.executable).engine
         assert engine is not None, "an engine was requested"
         plan = self.plan_container(engine, words, self.mounted_folders())
         environment = {**plan.environment, **(terminal or {})}
@@ -221,7 +216,9 @@ class ContainerExecutor:
                 StepReporter().step(title) as step,
                 cache.hold_lock(layout.common_lock_file("engines"), seconds=cache.LONG),
             ):
-                fetch_engine_wheels(python, layout.engines, subdir, env=os.environ, on_line=step.pass_on_line)
+                fetch_engine_wheels(
+                    python, layout.engines, subdir, env=self.task.environment, on_line=step.pass_on_line
+                )
         return Mount(source=folder, target=executor_environment.ENGINE_INSIDE)
 
     def plan_container(
@@ -235,13 +232,13 @@ class ContainerExecutor:
             argv=words,
             platform=job.image_platform,
             environment={**job.variables, **executor_environment.INSIDE},
-            secrets={**task.caller_script_variables, **task.compile_secrets},
+            secrets={**task.script_variables, **task.compile_secrets},
             user=ContainerUser(uid=os.getuid(), gid=os.getgid()),
             limits=ContainerLimits()
             if engine.lacks
             else ContainerLimits(
                 cores=min(job.cores, engine.cores or job.cores),
-                memory=None if job.memory is None else min(job.memory, engine.memory or job.memory),
+                memory=job.memory,
                 processes=executor_environment.PROCESSES,
             ),
             network=task.has_network,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import sys
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -50,14 +49,6 @@ CONTRACT = (
 EXTRA = ("flow_run_id", "remote_url", "sha")  # these go into each package's metadata, too
 NO_ENTRY = ("--entrypoint", "")  # the entry point of conda-forge's images adds a user first, which needs root
 PROCESSES = 16_384  # threads count; a JVM along with a compiler for each core has many
-
-# The start of a run's processes; `-m` would import the package, and this module with it, a first time.
-MAIN = "import sys; from kiln.{module} import main; main(*sys.argv[1:])"
-
-
-def module_command(module: str, *arguments: str) -> tuple[str, ...]:
-    """Return the command that runs the ``main`` of one of kiln's modules by this Python."""
-    return (sys.executable, "-c", MAIN.format(module=module), *arguments)
 
 
 def conda_forge_variables(
@@ -194,11 +185,7 @@ def isolated_script_count(queue: Path) -> int:
 
 
 def require_isolated_script_run(queue: Path, before: int, step: str) -> None:
-    """Refuse the result of a script that was run by another bash, and so with the network.
-
-    Raises:
-        BuildFailed: when no further script was passed on since ``before``.
-    """
+    """Refuse the result of a script that was run by another bash, and so with the network."""
     if isolated_script_count(queue) == before:
         raise BuildFailed(
             f"{step} ran its script outside the container without the network",
@@ -242,11 +229,7 @@ class MountedFolders:
 def script_container_mounts(
     feedstock: Feedstock, rendered: RenderedConfig, folders: MountedFolders
 ) -> tuple[Mount, ...]:
-    """Return the mounts of every container of a config; a container of scripts has only these.
-
-    Raises:
-        RecipeFault: when the recipe names a path that no container may see.
-    """
+    """Return the mounts of every container of a config; a container of scripts has only these."""
     from kiln.container.plan import Mount
 
     read_only = {

@@ -14,7 +14,6 @@ from kiln.base.errors import MissingTool
 from kiln.base.process_table import kill_descendants, oom_kill_count, process_tree_memory
 from kiln.base.system import machine
 from kiln.build.executor import conda_build
-from kiln.build.executor import environment as executor_environment
 from kiln.build.executor.conda_build import ProcessOutcome, build_process_error, job_message_prefix
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ class HostExecutor:
 
     def job_command(self, job_file: Path) -> tuple[str, ...]:
         """Return the command that runs a job file."""
-        return executor_environment.module_command("build.main", str(job_file))
+        return process.Program.BUILD.main_command(str(job_file))
 
     def run_program(self, words: tuple[str, ...], log: BuildLog, *, reads: tuple[Path, ...] = ()) -> ProcessOutcome:  # noqa: ARG002
         """Run a program to its end.
@@ -94,7 +93,7 @@ class HostExecutor:
         Raises:
             MissingTool: when the engine is not on this machine.
         """
-        environment = {**self.environment, **self.task.caller_script_variables, **self.task.compile_secrets}
+        environment = {**self.environment, **self.task.script_variables, **self.task.compile_secrets}
         kills = oom_kill_count()
         with MemoryLimitMonitor(self.task.job.memory) as monitor:
             result = process.run(

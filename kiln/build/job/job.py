@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 from dataclasses import dataclass, field
@@ -23,12 +22,13 @@ from kiln.recipe.rendered import OWN_ENGINE, PackageSettings
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kiln.container.engine import Engine
     from kiln.recipe.feedstock import BuildConfig, Feedstock
     from kiln.recipe.rendered import Output, RenderedConfig, Staging
     from kiln.state.store.layout import ArtifactLayout
 
 
-def remote_secret_variables(options: RunOptions) -> dict[str, str]:
+def compile_secrets(options: RunOptions) -> dict[str, str]:
     """Return the secret variables of the compile steps: addresses, and the content of the credentials' files."""
     from kiln.build.bazel import events
     from kiln.build.bazel.events import CREDENTIALS, EXECUTOR, REMOTE_CACHE
@@ -125,6 +125,26 @@ def require_known_step(feedstock: Feedstock, configs: Iterable[BuildConfig], ste
             )
 
 
+def script_variables(rendered: RenderedConfig, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's variables that a config's recipe passes to its scripts, as far as they are set."""
+    return {name: environment[name] for name in config_caller_variable_names(rendered) if name in environment}
+
+
+def mask_build_secrets(
+    rendered: RenderedConfig, environment: Mapping[str, str], compile_secrets: Mapping[str, str]
+) -> None:
+    """Have this process mask the secrets of a config's programs, and the password of pip's index."""
+    from kiln.build.bazel import events
+
+    masking.register_secrets(
+        (
+            *masking.secrets_of_environment(environment),
+            *masking.secrets_of_script_variables(script_variables(rendered, environment)),
+            *events.with_secrets_inside_credentials(compile_secrets).values(),
+        )
+    )
+
+
 def find_matching_staging(rendered: RenderedConfig, pattern: str) -> Staging | None:
     """Return the build step that outputs share whose name matches a pattern; without one, the only or first one."""
     stagings = [staging for staging in rendered.stagings if fnmatchcase(staging.name, pattern or "*")]
@@ -132,11 +152,7 @@ def find_matching_staging(rendered: RenderedConfig, pattern: str) -> Staging | N
 
 
 def find_matching_output(rendered: RenderedConfig, pattern: str) -> Output:
-    """Return the output whose name, or package's file name, matches a pattern; without one, the only output.
-
-    Raises:
-        UsageError: when none matches, or several do.
-    """
+    """Return the output whose name, or package's file name, matches a pattern; without one, the only output."""
     from kiln.build.engine.plan import outputs_in_build_order
 
     outputs = outputs_in_build_order(rendered.outputs)
@@ -157,17 +173,33 @@ def find_matching_output(rendered: RenderedConfig, pattern: str) -> Output:
     )
 
 
+def memory_limit(requested: int | None, share: int, engine: Engine | None) -> int | None:
+    """Return the bytes that bound the memory of a config's build; None where nothing does.
+
+    On the host only a request bounds it; in a container its share does, or all of the memory of the engine's machine
+    (on macOS a virtual one) where that is less, if the engine can bound memory at all.
+    """
+    if engine is None:
+        return requested
+    return None if engine.lacks else min(share, engine.memory or share)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
-    """A config's job with its feedstock, folders and rendered outputs."""
+    """A config's job with its feedstock, folders and rendered outputs.
+
+    ``environment`` is that of the run's process for the config: the variables of a container engine's client and of
+    pip, the secrets of the compile, and the caller's variables for scripts. It goes to no program as a whole.
+    """
 
     job: ConfigJob
     feedstock: Feedstock
     layout: ArtifactLayout
     rendered: RenderedConfig
+    environment: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def from_job(cls, job: ConfigJob) -> JobContext:
+    def from_job(cls, job: ConfigJob, environment: Mapping[str, str]) -> JobContext:
         """Find the feedstock and render the config."""
         from kiln.recipe import render
         from kiln.state.store.layout import ArtifactLayout
@@ -180,6 +212,7 @@ class JobContext:
                 feedstock, rehearsal=job.options.rehearsal, compile_cache=job.options.compile_cache
             ),
             rendered=render.render(feedstock, config_file.read_config(feedstock, job.config)),
+            environment=environment,
         )
 
     @property
@@ -202,33 +235,26 @@ class JobContext:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
         from kiln.build.bazel import events
 
-        compiles = not (self.uses_other_engine or self.job.options.rehearsal)
-        names = events.secret_variable_names(os.environ) if compiles else ()
-        return {name: os.environ[name] for name in names}
+        if self.uses_other_engine or self.job.options.rehearsal:
+            return {}
+        return {name: self.environment[name] for name in events.secret_variable_names(self.environment)}
 
     @property
-    def caller_script_variables(self) -> dict[str, str]:
+    def compiles_remotely(self) -> bool:
+        """True when the compile's Bazel uses a remote cache or executor, whose addresses are secrets."""
+        return bool(self.compile_secrets)
+
+    @property
+    def script_variables(self) -> dict[str, str]:
         """The caller's variables that the recipe passes to scripts, if set; they are in no file."""
-        return {name: os.environ[name] for name in config_caller_variable_names(self.rendered) if name in os.environ}
-
-    def mask_secrets(self) -> None:
-        """Have this process mask the secrets of the config's programs, and the password of pip's index."""
-        from kiln.build.bazel import events
-
-        masking.register_secrets(
-            (
-                *masking.secrets_of_environment(os.environ),
-                *masking.secrets_of_script_variables(self.caller_script_variables),
-                *events.with_secrets_inside_credentials(self.compile_secrets).values(),
-            )
-        )
+        return script_variables(self.rendered, self.environment)
 
     @property
     def has_network(self) -> bool:
         """True when the config's container has the network."""
         return (
             self.uses_other_engine
-            or bool(self.compile_secrets)
+            or self.compiles_remotely
             or (not self.job.options.rehearsal and needs_network(self.rendered))
         )
 

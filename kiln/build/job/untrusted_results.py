@@ -134,11 +134,7 @@ def is_valid_message(message: Mapping[str, Any]) -> bool:
 
 
 def open_file_beneath(folder: Path, path: str) -> IO[bytes]:
-    """Open a regular file below a folder for reading; no link in its path is followed.
-
-    Raises:
-        BuildFailed: when it is missing, or not a regular file.
-    """
+    """Open a regular file below a folder for reading; no link in its path is followed."""
     try:
         descriptor = _open_without_links(folder, PurePosixPath(path))
     except OSError as error:

@@ -97,11 +97,7 @@ class RehearsalPlanner:
         )
 
     def _preferred_pythons(self) -> tuple[str, ...]:
-        """Return the calling Python's version, then that of the newest one on this machine.
-
-        Raises:
-            UnsupportedPython: when the user has named a Python that cannot be used.
-        """
+        """Return the calling Python's version, then that of the newest one on this machine."""
         if self.machine.insists:
             return (named_python_version(self.machine),)
         pythons = []
@@ -119,11 +115,7 @@ def upstream_wheel_plan(config: BuildConfig) -> RehearsalPlan:
 
 
 def named_python_version(machine: HostMachine) -> str:
-    """Return the minor version of the Python that the user has named.
-
-    Raises:
-        UnsupportedPython: when it cannot be used.
-    """
+    """Return the minor version of the Python that the user has named."""
     return python_search.probe_interpreter(
         machine.python, env=machine.environment, pythons=PACKAGED_PYTHONS
     ).minor_version
@@ -144,11 +136,7 @@ def required_specs_of_tests(rendered: RenderedConfig) -> Iterator[tuple[str, str
 
 
 def single_python_version(config: BuildConfig) -> str:
-    """Return the minor version of Python that a config is for, ``3.11``.
-
-    Raises:
-        UsageError: when it has several, or none.
-    """
+    """Return the minor version of Python that a config is for, ``3.11``."""
     versions = python_versions_of_config(config)
     if len(versions) != 1:
         raise UsageError(
@@ -219,11 +207,7 @@ class RehearsalPythons:
         return None
 
     def find_or_fetch(self, python: str) -> Interpreter:
-        """Return an interpreter of a minor version, fetched if this machine lacks it.
-
-        Raises:
-            KilnError: UnsupportedPython, with the faults of present ones, when none can be fetched; DiskFull.
-        """
+        """Return an interpreter of a minor version, fetched if this machine lacks it."""
         try:
             return self._find_interpreter(python)
         except UnsupportedPython as refusal:

@@ -308,11 +308,7 @@ PROCESSORS = {
 
 
 def write_stand_in_package(stand_in: StandIn, folder: Path) -> Path:
-    """Write the package of a stand-in into ``folder``, unless it exists, and return its path.
-
-    Raises:
-        KilnError: DiskFull.
-    """
+    """Write the package of a stand-in into ``folder``, unless it exists, and return its path."""
     facts = stand_in_metadata(stand_in)
     path = folder / f"{facts.stem}.conda"
     if path.is_file():

@@ -284,12 +284,6 @@ def fetch_python(
     """Fetch an interpreter: from a conda channel, else with uv if it is on PATH.
 
     ``say`` gets a line for each attempt.
-
-    Raises:
-        UnsupportedPython: all attempts failed; it gives each reason, and the command that installs a Python here.
-        DiskFull: there is not enough disk space.
-        AlreadyRunning: another process fetches it, and does not end.
-        NotWritable: a link is in the place of its folder.
     """
     if request.channel == NO_CHANNEL:
         raise _no_python_error(request, ["--python-channel none forbids a download"], env)

@@ -7,17 +7,16 @@ sources: this one, in a container or on the host, needs no network.
 from __future__ import annotations
 
 import dataclasses
-import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import files
 from kiln.base.errors import RecipeFault, UnsupportedPython
 from kiln.base.serialization import from_json_values
-from kiln.build import engine_calls
 from kiln.build.config_build import ConfigBuilder, render_job_config
 from kiln.build.engine.plan import outputs_in_build_order, plan_rehearsal
 from kiln.build.engine_calls import EngineCalls, StepCache
+from kiln.build.job.job import mask_build_secrets
 from kiln.build.rehearsal import wheel_download
 from kiln.build.rehearsal.inputs import rehearsal_disk_bytes
 from kiln.build.rehearsal.python_package import write_python_packages
@@ -40,9 +39,9 @@ if TYPE_CHECKING:
     from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
 
 
-def rehearse_config(job: BuildJob, reporter: StepReporter) -> dict[str, Any]:
+def rehearse_config(job: BuildJob, reporter: StepReporter, environment: Mapping[str, str]) -> dict[str, Any]:
     """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
-    rehearsal = Rehearsal.from_job(job, reporter)
+    rehearsal = Rehearsal.from_job(job, reporter, environment)
     result = rehearsal.run()
     rehearsal.layout.remove_earlier_channel()
     return result
@@ -86,12 +85,13 @@ class Rehearsal:
     layout: RehearsalLayout
     step_cache: StepCache
     reporter: StepReporter
+    environment: Mapping[str, str] = field(repr=False)
 
     @classmethod
-    def from_job(cls, job: BuildJob, reporter: StepReporter) -> Rehearsal:
+    def from_job(cls, job: BuildJob, reporter: StepReporter, environment: Mapping[str, str]) -> Rehearsal:
         """Render the config and open its folders."""
-        rendered = render_job_config(job, reporter)
-        engine_calls.mask_script_secrets(rendered)
+        rendered = render_job_config(job, reporter, environment)
+        mask_build_secrets(rendered, environment, {})
         wheels = rehearsal_plan_of_job(job)
         if wheels.upstream is not None:
             rendered = config_without_unfillable_outputs(rendered, reporter)
@@ -104,13 +104,14 @@ class Rehearsal:
             layout=layout,
             step_cache=StepCache(config=job.config, ledger=Ledger(job.folder / "steps.sqlite"), console=reporter),
             reporter=reporter,
+            environment=environment,
         )
 
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
         self.require_upstream_version_match()
         dependencies = self.make_dependency_packages(
-            find_rehearsal_python(self.wheels.python, self.job) if self.wheels.python else None
+            find_rehearsal_python(self.wheels.python, self.job, self.environment) if self.wheels.python else None
         )
         upstream = self.wheels.upstream
         rendered = self.rendered if upstream else config_for_one_python(self.rendered, self.wheels.python)
@@ -140,18 +141,16 @@ class Rehearsal:
             rendered=rendered,
             channel=self.layout.channel,
             sources=(self.layout.channel.url,),
-            engine=dataclasses.replace(EngineCalls.for_config(job, self.rendered), sources=self.layout.sources),
+            engine=dataclasses.replace(
+                EngineCalls.for_config(job, self.rendered, self.environment), sources=self.layout.sources
+            ),
             step_cache=self.step_cache,
             reporter=self.reporter,
             dependencies=(*(package.name for package in dependencies), *upstream),
         )
 
     def require_upstream_version_match(self) -> None:
-        """Refuse to put the wheel of one version into packages of another.
-
-        Raises:
-            RecipeFault: naming both versions.
-        """
+        """Refuse to put the wheel of one version into packages of another."""
         upstream, versions = self.wheels.upstream, {output.version for output in self.rendered.outputs}
         if upstream is not None and upstream.version not in versions:
             raise RecipeFault(
@@ -168,7 +167,7 @@ class Rehearsal:
         with self.reporter.step(title), cache.hold_lock(self.layout.wheels_lock_file, seconds=cache.LONG):
             files.remove_part_files(folder)
             return (
-                *(() if interpreter is None else write_python_packages(interpreter, folder, env=os.environ)),
+                *(() if interpreter is None else write_python_packages(interpreter, folder, env=self.environment)),
                 *wheel_download.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
@@ -229,17 +228,13 @@ def config_without_unfillable_outputs(rendered: RenderedConfig, reporter: StepRe
     )
 
 
-def find_rehearsal_python(python: str, job: BuildJob) -> Interpreter:
-    """Return an interpreter of a minor version: in a container the image's own before the mounted one.
-
-    Raises:
-        UnsupportedPython: when none is found.
-    """
+def find_rehearsal_python(python: str, job: BuildJob, environment: Mapping[str, str]) -> Interpreter:
+    """Return an interpreter of a minor version: in a container the image's own before the mounted one."""
     named = (job.python,) if job.python else ()
     if job.image is None:
-        return find_interpreter(python, first=named, env=os.environ)
+        return find_interpreter(python, first=named, env=environment)
     try:
-        return find_interpreter(python, last=named, env=os.environ)
+        return find_interpreter(python, last=named, env=environment)
     except UnsupportedPython as error:
         raise UnsupportedPython(
             f"the image {job.image} has no Python {python} for {job.config}",

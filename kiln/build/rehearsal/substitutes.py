@@ -116,12 +116,7 @@ def plan_config_rehearsal(
     search: SubstituteSearch,
     source_search: SourceSearch,
 ) -> RehearsalPlan:
-    """Return the plan of a config's rehearsal; nothing is downloaded.
-
-    Raises:
-        KilnError: RehearsalRefused with all packages and sources that cannot be had, DownloadFailed when pip cannot
-            reach its index.
-    """
+    """Return the plan of a config's rehearsal; nothing is downloaded."""
     try:
         substitutes = search.find_substitutes(required)
     except RequirementsConflict as error:
@@ -174,9 +169,6 @@ def python_version_for_requirements(required: Iterable[RequiredPackage], preferr
     """Return the Python that satisfies the requirements of an interpreter; empty when there are none.
 
     The first of ``preferred`` that satisfies them is chosen, else the newest one.
-
-    Raises:
-        RehearsalRefused: no Python satisfies them, or only a free-threaded one does.
     """
     entries = [entry for entry in required if entry.name == "python"]
     if not entries:
@@ -255,12 +247,7 @@ class SubstituteSearch:
     notes: list[str] = field(default_factory=list)
 
     def find_substitutes(self, required: Iterable[RequiredPackage]) -> Substitutes:
-        """Return the substitutes of required packages.
-
-        Raises:
-            RequirementsConflict: the requirements of one environment contradict each other.
-            KilnError: DownloadFailed when pip cannot reach its index.
-        """
+        """Return the substitutes of required packages."""
         by_name: dict[str, list[RequiredPackage]] = {}
         for entry in required:
             if entry.name not in OF_INTERPRETER:

@@ -54,10 +54,6 @@ def resolve_wheels(requirements: Iterable[str], *, python: str, glibc: str, env:
     """Return the wheels of requirements with all that they require, for a Python and a C library's version.
 
     A requirement that no wheel satisfies is left out, and the others are resolved again. ``env`` is pip's environment.
-
-    Raises:
-        RequirementsConflict: they contradict each other.
-        KilnError: DownloadFailed when pip cannot reach its index, RehearsalRefused when it would have to build one.
     """
     specs = sorted(requirements)
     unavailable: list[UnavailableItem] = []
@@ -193,11 +189,7 @@ def _project_name(text: str) -> str:
 
 
 def _wheels_from_report(report: Mapping[str, Any], python: str) -> tuple[LockedWheel, ...]:
-    """Return the wheels of pip's report with their sizes.
-
-    Raises:
-        KilnError: DownloadFailed for a file without a hash, which could not be verified later.
-    """
+    """Return the wheels of pip's report with their sizes."""
     entries = report["install"]
     with ThreadPoolExecutor(_WORKERS) as pool:
         sizes = list(pool.map(_download_size, [entry["download_info"]["url"] for entry in entries]))

@@ -56,11 +56,7 @@ class WheelName:
 
 
 def require_wheel_for_python(wheel: WheelName, python: str | None) -> None:
-    """Refuse a wheel that is not for the Python that its config is for (``3.11``; None for a config without one).
-
-    Raises:
-        TestsFailed: with both.
-    """
+    """Refuse a wheel that is not for the Python that its config is for (``3.11``; None for a config without one)."""
     tags = {f"cp{python.replace('.', '')}", "py3", "py2.py3"} if python else {wheel.python}
     stable = wheel.abi == "abi3"  # one for all later ones
     if wheel.python not in tags and not stable:
@@ -220,11 +216,7 @@ _KINDS = frozenset({"python", "script", "requirements", "files", "package_conten
 
 
 def output_with_packed_tests(record: Any, info: Path) -> Output:
-    """Return an installed package with its tests, which are in the ``info`` folder of its unpacked file.
-
-    Raises:
-        BrokenPackage: when the tests cannot be read, or are of an unknown kind.
-    """
+    """Return an installed package with its tests, which are in the ``info`` folder of its unpacked file."""
     return Output(
         name=str(record.name.normalized),
         version=str(record.version),
@@ -239,11 +231,7 @@ def output_with_packed_tests(record: Any, info: Path) -> Output:
 
 
 def read_packed_tests(info: Path) -> tuple[OutputTest, ...]:
-    """Return the tests in the ``info`` folder of an unpacked package.
-
-    Raises:
-        BrokenPackage: when they cannot be read, or are of an unknown kind.
-    """
+    """Return the tests in the ``info`` folder of an unpacked package."""
     try:
         if (info / "tests" / "tests.yaml").is_file():
             return _read_rattler_build_tests(info / "tests" / "tests.yaml")

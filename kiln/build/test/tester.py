@@ -334,11 +334,7 @@ def _copy_missing_file(source: str, target: str) -> None:
 def run_test_script(
     step: TestStep, *, environment: Mapping[str, str], log: Path, on_line: Callable[[str], None]
 ) -> float:
-    """Run the script of a test in its folder and return the seconds it took.
-
-    Raises:
-        TestsFailed: with the end of the output.
-    """
+    """Run the script of a test in its folder and return the seconds it took."""
     files.remove(step.folder)
     step.folder.mkdir(parents=True)
     for place, file in step.files.items():
@@ -428,11 +424,7 @@ def require_runnable_package(package: Path, subdir: str) -> None:
 
 
 def find_output_of_package(feedstock: Feedstock, package: Path) -> tuple[RenderedConfig, Output]:
-    """Return the config and the output that render a package's file name, for the subdir in its path if it has one.
-
-    Raises:
-        UsageError: when none does.
-    """
+    """Return the config and the output that render a package's file name, for the subdir in its path if it has one."""
     return limits.run_bounded(lambda: _find_rendered_output(feedstock, package))
 
 

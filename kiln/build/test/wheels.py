@@ -51,11 +51,7 @@ BARE = "linux_x86_64"  # the tag of a wheel that promises nothing, which PyPI re
 
 
 def fulfilled_platform_tag(wheel: WheelName) -> str | None:
-    """Return the oldest platform tag that a wheel's binaries fulfill; None without binaries, or without auditwheel.
-
-    Raises:
-        TestsFailed: when its name promises more than that.
-    """
+    """Return the oldest platform tag that a wheel's binaries fulfill; None without binaries, or without auditwheel."""
     audit = _audit_wheel(wheel.path)
     if audit is None:
         return None
@@ -155,11 +151,7 @@ class WheelTestPlan:
 
 
 def plan_wheel_test(wheel: Path, *, python: Path, folder: Path, network: bool) -> WheelTestPlan:
-    """Plan the test of a wheel; its requirements are installed with it where there is a network.
-
-    Raises:
-        BrokenPackage: when the file is not a wheel.
-    """
+    """Plan the test of a wheel; its requirements are installed with it where there is a network."""
     try:
         with zipfile.ZipFile(wheel) as archive:
             names = archive.namelist()
@@ -228,9 +220,6 @@ def execute_wheel_test(
     """Install a wheel into a venv and import its modules there; the venv is removed when that works.
 
     ``environment`` is for pip, ``apart`` yields the one for the wheel's own code.
-
-    Raises:
-        TestsFailed: with the end of the output.
     """
     files.remove(step.folder)
     installing = [_run_test_command(step, words, environment, log, on_line) for words in install_commands(step)]

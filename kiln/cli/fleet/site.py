@@ -46,7 +46,7 @@ def executor_secret_variables(options: FleetOptions) -> dict[str, str]:
     """
     from kiln.build.job import job
 
-    return {} if options.remote_executor is None else job.remote_secret_variables(_executor_run_options(options, ()))
+    return {} if options.remote_executor is None else job.compile_secrets(_executor_run_options(options, ()))
 
 
 def require_recipe_support(feedstock: Feedstock, configs: tuple[str, ...], options: FleetOptions) -> None:

@@ -160,11 +160,12 @@ def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
 
 def sweep_timer_script(options: FleetOptions, feedstock: Feedstock, *, user: str | None, every: float) -> str:
     """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
+    from kiln.base.process import Program
     from kiln.fleet import run_config
 
     more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
     more += [] if user is None else ["--user", user]
-    argv = (sys.executable, "-m", "kiln", "-C", str(feedstock.root.absolute()), "fleet", "sweep")
+    argv = Program.KILN.script_command("-C", str(feedstock.root.absolute()), "fleet", "sweep")
     return run_config.sweep_timer_script(
         options.provider,
         (*argv, "--provider", options.provider, *more),

@@ -9,7 +9,6 @@ import glob
 import json
 import os
 import signal
-import sys
 import threading
 import time
 from pathlib import Path
@@ -102,7 +101,7 @@ class _RattlerProcess:
 
         self.messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.locks = LockSender()
-        argv = (sys.executable, "-m", "kiln.conda.rattler.worker", str(os.getpid()), str(self.locks.number))
+        argv = base_process.Program.RATTLER.script_command(str(os.getpid()), str(self.locks.number))
         try:
             self.process: subprocess.Popen[bytes] = base_process.start_helper_process(
                 argv, cwd=PACKAGE_ROOT, stderr=self.messages, inherited=self.locks.inherited

@@ -186,7 +186,7 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
     """
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
         raise UsageError(f"{name!r} cannot be a project on PyPI", why="names are letters, digits, '.', '_' and '-'")
-    words = (sys.executable, "-m", "kiln.feedstock.init.generator", name, *([version] if version else []))
+    words = process.Program.GENERATOR.script_command(name, *([version] if version else []))
     result = process.capture(words, env=env, timeout=_SECONDS)
     try:
         answer = json.loads(result.stdout)

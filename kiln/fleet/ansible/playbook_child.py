@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kiln.base import serialization
+from kiln.base.process import Program
 from kiln.fleet.ansible import playbooks
 
 SECRET = re.compile(r"AWS_|OS_|PIP_|ANSIBLE_VAULT_|KILN_SECRET_")  # names that ansible-runner must not see
@@ -87,7 +88,7 @@ def playbook_exit_code(status: str, rc: int | None) -> int:
 
 def ansible_playbook_arguments(spec: dict[str, Any]) -> list[str]:
     """Return the command for ansible-runner: this module again, with ansible-playbook's arguments."""
-    words = ["-I", "-m", "kiln.fleet.ansible.playbook_child", "--exec", spec["playbook"]]
+    words = list(Program.PLAYBOOK.script_command("--exec", spec["playbook"], isolated=True)[1:])
     words += [word for variables in spec["variables"] for word in ("-e", f"@{variables}")]
     words += [word for inventory in spec["inventory"] for word in ("-i", inventory)]
     words += ["--limit", ",".join(spec["limit"])] if spec["limit"] else []

@@ -201,9 +201,10 @@ class PlaybookRunner:
             if self._stopped and not last:
                 return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
             spec = self._write_playbook_spec(folder, name, worker, tags, variables or {}, answer)
+            program = base_process.Program.PLAYBOOK
             try:
                 process = base_process.run(
-                    (self.site.python, "-I", "-m", "kiln.fleet.ansible.playbook_child", spec),
+                    program.script_command(str(spec), python=str(self.site.python), isolated=True),
                     env=self.site.marked_environment,
                     log=self.site.folder / "playbooks.log",
                     secrets=self.site.secrets,

@@ -176,8 +176,8 @@ def build_command(site: SlurmSite, project: Path, feedstock: Path, config: str) 
     """Return the command that builds a config on a node."""
     size = site.job_size(config)
     return [
-        str(project / ".venv" / "bin" / "python"),
-        *("-I", "-m", "kiln", "-C", str(feedstock), "build", config, "--json"),
+        *process.Program.KILN.script_command(python=str(project / ".venv" / "bin" / "python"), isolated=True),
+        *("-C", str(feedstock), "build", config, "--json"),
         *("--compile-cache", str(site.compile_cache)),
         *("--cores", str(size.cores), "--memory", f"{int(SHARE * memory_mebibytes(size))}MiB"),
         *site.options,

@@ -69,12 +69,7 @@ def decoding_errors_as_damage() -> Iterator[None]:
 
 @contextlib.contextmanager
 def convert_sqlite_errors(path: Path) -> Iterator[None]:
-    """Convert the errors of SQLite.
-
-    Raises:
-        KilnError: the error that `unusable_file_error` returns.
-        DamagedLedger: when the content of the file is damaged.
-    """
+    """Convert the errors of SQLite."""
     try:
         with files.full_disk_as_kiln_error(path.parent):
             yield
@@ -88,11 +83,7 @@ def convert_sqlite_errors(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def refuse_remaining_damage(path: Path) -> Iterator[None]:
-    """Raise an error for damage that remains after a repair.
-
-    Raises:
-        LedgerFault: with the command that begins a new ledger.
-    """
+    """Raise an error for damage that remains after a repair."""
     try:
         yield
     except DamagedLedger as damage:
@@ -125,11 +116,7 @@ def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
 
 
 def require_regular_files(path: Path) -> None:
-    """Require that the ledger and the files of SQLite next to it are regular files, where they exist.
-
-    Raises:
-        LedgerFault: naming the path and its kind.
-    """
+    """Require that the ledger and the files of SQLite next to it are regular files, where they exist."""
     for place in (path, *(path.with_name(path.name + suffix) for suffix in COMPANIONS)):
         with contextlib.suppress(FileNotFoundError):
             kind = _special_file_kind(place)
@@ -148,11 +135,7 @@ def _special_file_kind(place: Path) -> str | None:
 
 
 def require_known_schema(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed.
-
-    Raises:
-        LedgerFault: naming the schemas, or the tables of another program's database.
-    """
+    """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if not 0 <= version <= schema.VERSION:
         raise LedgerFault(
@@ -174,9 +157,6 @@ def replace_damaged_file(path: Path, inode: int | None, why: str) -> None:
     """Replace a damaged ledger by a new one, unless another process has; the damaged one is kept next to it.
 
     ``inode`` is that of the damaged file if it was open already.
-
-    Raises:
-        LedgerFault: when the folder cannot be written.
     """
     if not _may_access_folder(path.parent, os.W_OK | os.X_OK):
         raise LedgerFault(
@@ -277,11 +257,7 @@ def _is_row_decodable(table: str, row: dict[str, Any]) -> bool:
 
 
 def write_config_backup(folder: Path, key: str, step: Iterable[object], artifacts: Iterable[Iterable[object]]) -> None:
-    """Write a finished config into a file: its row of the table of steps, and those of its packages.
-
-    Raises:
-        NotWritable: the file, or its folder, is a link.
-    """
+    """Write a finished config into a file: its row of the table of steps, and those of its packages."""
     text = json.dumps({"step": list(step), "artifacts": [list(row) for row in artifacts]}, sort_keys=True)
     files.write_text(files.safe_path_inside(folder / FINISHED / f"{key}.json", folder), text)
 

@@ -107,11 +107,7 @@ def has_write_ahead_log(path: Path) -> bool:
 
 
 def copy_into_memory(path: Path) -> sqlite3.Connection:
-    """Return a copy of a ledger in memory, with the records of its write-ahead log.
-
-    Raises:
-        LedgerFault: a file cannot be read or copied, or another process goes on writing.
-    """
+    """Return a copy of a ledger in memory, with the records of its write-ahead log."""
     with tempfile.TemporaryDirectory(prefix="kiln-ledger-") as folder:
         copy = Path(folder) / "ledger.sqlite"
         try:

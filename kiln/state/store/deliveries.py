@@ -83,11 +83,7 @@ def require_packages_of_config(
 def require_rendered_packages(
     config: str, group: str, outputs: Iterable[Output], packages: Sequence[PackageReport]
 ) -> None:
-    """Refuse a delivery that is not exactly the packages of rendered outputs, and wheels of the config's group.
-
-    Raises:
-        BrokenPackage: a package is foreign, delivered twice, missing, or its metadata are another's.
-    """
+    """Refuse a delivery that is not exactly the packages of rendered outputs, and wheels of the config's group."""
     expected = {output.channel_path: output for output in outputs}
     delivered = [f"{report.artifact.subdir}/{report.artifact.path.name}" for report in packages]
     foreign = [place for place in delivered if place not in expected and not _is_wheel_of_group(place, group)]

@@ -235,9 +235,6 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
     """Refuse a ``build_artifacts`` that is a link which came with the feedstock.
 
     A user's own link to another disk is not tracked by git, which ignores the folder.
-
-    Raises:
-        NotWritable: for a link that git tracks, or where git fails.
     """
     link = feedstock.artifacts
     if link.is_symlink() and _is_tracked_by_git(link) is not False:

@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 
-from kiln.container.container import INSTALL, DerivedImage, packages_not_found, restored_setting_instructions
+import pytest
+
+from kiln.container.container import (
+    HELD,
+    INSTALL,
+    KILLS,
+    DerivedImage,
+    is_memory_figure_line,
+    packages_not_found,
+    restored_setting_instructions,
+    split_output_peak_and_kills,
+    watched_command,
+)
 from kiln.container.plan import create_command
 from tests.unit.container.test_plan import DOCKER
 
@@ -57,3 +70,20 @@ def test_the_image_keeps_the_settings_of_the_one_below_and_no_proxy() -> None:
         'LABEL kiln.system-packages="libX11 mesa-libGL"',
     ]
     assert next(iter(restored_setting_instructions({}, (), ()))) == "USER 0:0"
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("code", [0, 3, 137])
+def test_the_programs_output_and_exit_code_are_handed_on(code: int) -> None:
+    argv = watched_command(("bash", "-c", 'echo "$1"; exit "$2"', "me", "two  words * $HOME", str(code)))
+    result = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    tail, _, _ = split_output_peak_and_kills(result.stdout)
+    assert (result.returncode, tail, result.stderr) == (code, "two  words * $HOME", "")
+
+
+def test_figures_are_removed_from_the_tail() -> None:
+    assert split_output_peak_and_kills(f"one\ntwo\n{HELD} 123456\n{KILLS} 2") == ("one\ntwo", 123456, 2)
+    assert split_output_peak_and_kills("one") == ("one", None, 0)
+    assert is_memory_figure_line(f"{HELD} 1")
+    assert not is_memory_figure_line(f"{HELD} much")
+    assert not is_memory_figure_line(f"echo {HELD} 1")

@@ -8,10 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import MissingTool, UsageError
-from kiln.container.engine import ON_THE_HOST, Engine, EngineKind, choose_engine, engine_from_info, find_engine
+from kiln.base.system import machine
+from kiln.container.engine import (
+    ON_THE_HOST,
+    REFUSALS,
+    Engine,
+    EngineKind,
+    KnownRefusal,
+    avoid_refusal,
+    choose_engine,
+    engine_from_info,
+    find_engine,
+    trial_command,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 PODMAN_INFO = {
     "host": {"cgroupVersion": "v1", "security": {"rootless": True, "selinuxEnabled": False}},
@@ -44,20 +57,14 @@ def test_without_an_engine_the_host_is_used_with_the_reasons(tmp_path: Path) -> 
     assert choice.notes[2:] == ON_THE_HOST
 
 
-def test_an_unknown_engine_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="no such container engine: 'lxc'"):
-        choose_engine("lxc", env={})
-
-
-def test_a_missing_named_program_is_reported_with_its_variable(tmp_path: Path) -> None:
-    with pytest.raises(MissingTool) as told:
-        choose_engine("docker", env={"PATH": str(tmp_path)}, executable="/nope")
-    assert told.value.hint.startswith("let DOCKER_EXECUTABLE name a program that is here")
-
-
 def test_an_engine_that_is_requested_by_name_must_exist(tmp_path: Path) -> None:
     with pytest.raises(MissingTool, match="'podman' is not on this machine"):
         choose_engine("podman", env={"PATH": str(tmp_path)})
+    with pytest.raises(UsageError, match="no such container engine: 'lxc'"):
+        choose_engine("lxc", env={})
+    with pytest.raises(MissingTool) as told:
+        choose_engine("docker", env={"PATH": str(tmp_path)}, executable="/nope")
+    assert told.value.hint.startswith("let DOCKER_EXECUTABLE name a program that is here")
 
 
 @pytest.mark.processes
@@ -96,13 +103,14 @@ def test_a_program_is_what_it_calls_itself_whatever_its_name(tmp_path: Path) -> 
         find_engine(None, env=env, executable="docker")
 
 
-def test_an_engine_that_cannot_bound_memory_has_a_note() -> None:
-    assert engine_from_info(
-        EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": False}, environment={}
-    ).lacks
-    assert not engine_from_info(
-        EngineKind.DOCKER, "docker", {"ServerVersion": "1", "MemoryLimit": True}, environment={}
-    ).lacks
+def test_what_an_engine_says_of_itself_is_read() -> None:
+    def docker(**answer: object) -> Engine:
+        return engine_from_info(EngineKind.DOCKER, "docker", {"ServerVersion": "28", **answer}, environment={})
+
+    engine = docker(SecurityOptions=["name=seccomp,profile=default", "name=rootless", "name=selinux"])
+    assert (engine.rootless, engine.selinux, engine.version) == (True, True, "28")
+    assert docker(MemoryLimit=False).lacks, "it cannot bound memory"
+    assert not docker(MemoryLimit=True).lacks
     assert engine_from_info(EngineKind.PODMAN, "podman", PODMAN_INFO, environment={}).lacks
 
 
@@ -115,9 +123,53 @@ def test_the_cores_and_memory_are_those_of_the_engines_machine() -> None:
     assert (unknown.cores, unknown.memory) == (None, None)
 
 
-def test_rootless_and_selinux_are_read_from_dockers_security_options() -> None:
-    options = ["name=seccomp,profile=default", "name=rootless", "name=selinux"]
-    engine = engine_from_info(
-        EngineKind.DOCKER, "docker", {"ServerVersion": "28", "SecurityOptions": options}, environment={}
+RLIMITS, CRUN = REFUSALS
+
+
+SAID = (
+    ("Error: runc: runc create failed: error setting rlimits for ready process: error setting rlimit type 7", RLIMITS),
+    ("Error: crun: setrlimit `RLIMIT_NOFILE`: Operation not permitted: OCI permission denied", RLIMITS),
+    ("Error: OCI runtime error: crun: cgroups in hybrid mode not supported, drop all controllers from cgroupv2", CRUN),
+    ("Error: short-name resolution enforced but cannot prompt without a TTY", None),
+)
+
+
+def engine(path: str = "") -> Engine:
+    return Engine(kind=EngineKind.PODMAN, executable="podman", version="4.3.1", environment={"PATH": path})
+
+
+@pytest.mark.parametrize(("said", "expected"), SAID)
+def test_a_refusal_is_known_by_its_words(said: str, expected: KnownRefusal | None) -> None:
+    assert [item for item in REFUSALS if item.words.search(said)] == ([expected] if expected else [])
+
+
+def test_limits_are_this_processs_but_not_above_what_podman_leaves_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    hard = {"nofile": 20000, "nproc": 96365}
+    monkeypatch.setattr(machine, "resource_hard_limit", lambda name: hard[name])
+    assert avoid_refusal(engine(), RLIMITS).options == (
+        *("--ulimit", "nofile=20000:20000"),
+        *("--ulimit", "nproc=32768:32768"),
     )
-    assert (engine.rootless, engine.selinux, engine.version) == (True, True, "28")
+    answered = avoid_refusal(engine(), RLIMITS)
+    assert answered.notes == (RLIMITS.note,)
+    assert set(answered.options) < set(trial_command(answered, "image"))
+    hard["nofile"] = machine.UNLIMITED
+    assert "nofile=1048576:1048576" in avoid_refusal(engine(), RLIMITS).options
+
+
+def test_runc_takes_cruns_place(tmp_path: Path) -> None:
+    (tmp_path / "runc").touch(mode=0o755)
+    assert avoid_refusal(engine(str(tmp_path)), CRUN).options == ("--runtime", str(tmp_path / "runc"))
+
+
+def test_without_runc_its_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(MissingTool, match="runc, which can, is not here"):
+        avoid_refusal(engine(), CRUN)
+
+
+def test_a_foreign_image_is_tried_as_its_platform() -> None:
+    assert "--platform" not in trial_command(engine(), "image:1")
+    assert trial_command(engine(), "image:1", "linux/arm64")[-5:] == (
+        *("--platform", "linux/arm64", "--entrypoint", "true", "image:1"),
+    )

@@ -30,15 +30,19 @@ def words(engine: Engine = DOCKER, **changes: object) -> tuple[str, ...]:
 
 def test_a_plan_that_grants_nothing_gets_nothing() -> None:
     assert words() == ("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *OFFLINE, *END)
+    assert words(PODMAN) == ("/usr/bin/podman", *words()[1:])
+
+
+def test_what_an_engine_needs_comes_before_the_plans_options() -> None:
+    engine = dataclasses.replace(PODMAN, options=("--runtime", "/usr/sbin/runc"), selinux=True)
+    said = words(engine, options=("--runtime", "other"), platform="linux/arm64")
+    assert said.index("/usr/sbin/runc") < said.index("other")
+    assert {"label=disable", "linux/arm64"} < set(said), "mounts are read without relabeling them"
 
 
 def test_a_client_ends_on_a_signal_whatever_the_program_does() -> None:
     assert start_command(DOCKER, "kiln-1") == ("/usr/bin/docker", "start", "--attach", "kiln-1")
     assert start_command(PODMAN, "kiln-1") == ("/usr/bin/podman", "start", "--attach", "--sig-proxy=false", "kiln-1")
-
-
-def test_podman_has_the_same_arguments() -> None:
-    assert words(PODMAN) == ("/usr/bin/podman", *words()[1:])
 
 
 def test_all_that_a_plan_grants_stands_in_its_place() -> None:
@@ -74,12 +78,6 @@ def test_all_that_a_plan_grants_stands_in_its_place() -> None:
     )
 
 
-def test_an_engines_own_options_come_before_the_plans() -> None:
-    engine = dataclasses.replace(PODMAN, options=("--runtime", "/usr/sbin/runc"))
-    said = words(engine, options=("--runtime", "other"))
-    assert said.index("/usr/sbin/runc") < said.index("other")
-
-
 @pytest.mark.parametrize(
     ("kind", "rootless", "expected"),
     [
@@ -97,11 +95,6 @@ def test_files_are_the_callers_in_every_kind_of_engine(
         *("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *expected, *OFFLINE),
         *END,
     )
-
-
-def test_selinux_lets_mounts_be_read_without_relabelling_them() -> None:
-    assert "label=disable" in words(dataclasses.replace(DOCKER, selinux=True))
-    assert "label=disable" not in words()
 
 
 def test_secrets_are_in_no_command_line_and_no_representation() -> None:
@@ -131,8 +124,3 @@ def test_a_path_that_would_mean_something_else_to_an_engine_is_refused(source: s
     with pytest.raises(UsageError, match="cannot be mounted") as caught:
         words(mounts=(Mount(source=Path(source), target=target),))
     assert why in str(caught.value)
-
-
-def test_a_foreign_image_runs_as_its_platform() -> None:
-    assert "--platform" not in words()
-    assert "--platform linux/arm64" in " ".join(words(platform="linux/arm64"))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
-from typing import TYPE_CHECKING
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from kiln.build.rehearsal.packages import microarch_level_metadata
+from kiln.cli.image import KINDS
 from kiln.image import contents
-from tests.unit.image.packages import PACKAGE
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from kiln.image.oci import LayerEntry
+from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,67 @@ def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
         list(contents.included_entries(tmp_path, PACKAGE, contents.read_file_selection(["tensorflow"]), below="/opt"))
         == []
     )
+
+
+def test_compiled_modules_are_added_next_to_their_sources(tmp_path: Path) -> None:
+    source = tmp_path / "m.py"
+    source.touch()
+    (tmp_path / "__pycache__").mkdir()
+    (tmp_path / "__pycache__" / "m.cpython-311.pyc").touch()
+    (tmp_path / "__pycache__" / "mm.cpython-311.pyc").touch()
+    entry = LayerEntry(path="/opt/conda/lib/python3.11/site-packages/m.py", mode=0o644, source=source)
+    assert [re.sub(r".*site-packages", "", entry.path) for entry in contents.with_compiled_modules([entry])] == [
+        "/m.py",
+        "/__pycache__/m.cpython-311.pyc",
+    ]
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_rarely_changing_layers_come_first() -> None:
+    system, scripts = LayerEntry(path="/s", mode=0o644, data=b""), LayerEntry(path="/o", mode=0o644, data=b"")
+    first, second = replace(scripts, path="/p"), replace(scripts, path="/q")
+    assert contents.ImageContents(layers=(), packages=(NUMPY, PACKAGE), debs=()).epoch == 1_700_000_000
+    layers = contents.split_into_layers(REQUEST, [system], {PACKAGE: (first,), NUMPY: (second,)}, [scripts])
+    assert [[entry.path for entry in layer.entries] for layer in layers] == [["/s"], ["/q"], ["/p"], ["/o"]]
+
+
+def test_the_solve_is_for_the_image() -> None:
+    assert contents.virtual_packages("2.36", "")["__glibc"] == ("2.36", "0")
+    assert "__cuda" not in contents.virtual_packages("2.36", "")
+    assert contents.virtual_packages("2.36", "12.9")["__cuda"] == ("12.9", "0")
+
+
+def test_its_processor_is_of_the_level_that_tensorflow_is_compiled_for() -> None:
+    version, processor = contents.virtual_packages("2.36", "")["__archspec"]
+    accepted = [
+        facts.version
+        for facts in microarch_level_metadata()
+        if all(re.match(pattern, processor) for pattern in facts.depends[0].split(" ")[2:])
+    ]
+    variants = (ROOT / "recipe" / "conda_build_config.yaml").read_text(encoding="utf-8")
+    level = re.search(r'^microarch_level:\n(?:  #.*\n)*  - "(\d)"', variants, re.MULTILINE)
+    assert level is not None
+    assert (version, accepted[-1]) == ("1", level[1])
+
+
+def test_a_missing_library_is_reported(tmp_path: Path) -> None:
+    """The interpreter that runs this needs the C library at least."""
+    (tmp_path / "x").write_bytes(b"\x7fELF and then nothing")
+    assert contents.needed_libraries(tmp_path / "x") == ()
+    python = Path(sys.executable).resolve()
+    assert "libc.so.6" in contents.needed_libraries(python)
+    missing = contents.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python)])
+    assert missing["libc.so.6"] == "/bin/python"
+    libraries = [LayerEntry(path=f"/lib/{name}", mode=0o644, data=b"") for name in missing]
+    assert contents.missing_libraries([LayerEntry(path="/bin/python", mode=0o755, source=python), *libraries]) == {}
+
+
+def test_each_kind_is_complete_and_a_command_of_kiln_image() -> None:
+    assert {path.stem for path in contents.KINDS.glob("*.json")} == set(KINDS)
+    for name in KINDS:
+        image_kind = contents.read_image_kind(name)
+        assert all(script.is_file() for script in image_kind.scripts.values())
+        programs = {image_kind.entrypoint[0], *image_kind.health[:1]}
+        assert all(program in image_kind.scripts or program.startswith(contents.PREFIX) for program in programs)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import pytest
+
+from kiln.base.errors import UsageError
 from kiln.image import contents, slim
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_an_image_for_gpus_names_the_required_driver() -> None:
@@ -36,3 +43,10 @@ def test_an_engine_learns_how_to_run_the_image() -> None:
     silent = replace(kind, ports=(), health=())
     config = slim.image_configuration(replace(REQUEST, kind=silent), image)
     assert not {"ExposedPorts", "Healthcheck"} & config.keys()
+
+
+def test_invalid_requests_are_refused_before_any_download(tmp_path: Path) -> None:
+    for request, tag in ((replace(REQUEST, cuda="twelve"), None), (REQUEST, "NO NAME")):
+        with pytest.raises(UsageError):
+            slim.make_slim_image(request, None, tag=tag, work=tmp_path / "work", env={}, step=pytest.fail)
+    assert not (tmp_path / "work").exists()

@@ -24,11 +24,8 @@ def test_mmdebstrap_is_told_suite_packages_and_mirrors() -> None:
     assert {"--variant=minbase", "--format=tar", "--keyring=/k", "--aptopt=/c"} < set(words)
     (included,) = (word for word in words if word.startswith("--include="))
     assert included.endswith(",gcc")
-
-
-def test_without_sources_mmdebstrap_takes_its_own_mirror() -> None:
-    apt = AptFiles(sources=None, settings=Path("/c"), keyring=None)
-    assert rootfs_command(base_image_recipe(), Path("/a"), apt)[-2:] == ("bookworm", "/a")
+    own = AptFiles(sources=None, settings=Path("/c"), keyring=None)
+    assert rootfs_command(base_image_recipe(), Path("/a"), own)[-2:] == ("bookworm", "/a"), "its own mirror"
 
 
 def test_an_image_is_the_same_for_the_same_packages_in_any_order() -> None:

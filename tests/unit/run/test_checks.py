@@ -264,9 +264,9 @@ def test_the_small_tensorflow_uses_it(tmp_path: Path) -> None:
     require(small_tensorflow.FIXTURE, options(remote_cache="grpcs://cache.example.org"))
     (tmp_path / "headers").write_text("authorization: x")
     (tmp_path / "headers").chmod(0o600)
-    secrets = job.remote_secret_variables(options(remote_credentials=tmp_path))
+    secrets = job.compile_secrets(options(remote_credentials=tmp_path))
     assert secrets.keys() == {"BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"}
-    assert job.remote_secret_variables(options(remote_executor=None)) == {}
+    assert job.compile_secrets(options(remote_executor=None)) == {}
     assert URL not in repr(options())
 
 

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kiln.base.errors import UsageError
+from kiln.build.bazel import events
 from kiln.build.bazel.events import (
     BazelBuildState,
     parse_critical_and_queue_seconds,
@@ -75,14 +77,8 @@ def test_remote_actions_their_queue_and_the_critical_path() -> None:
     assert twice.queued == pytest.approx(14.188)
     assert parse_critical_and_queue_seconds("Critical Path: 0.35s") == (0.35, None)
     assert parse_critical_and_queue_seconds("no such text") == (None, None)
-
-
-def test_no_report_before_bazel_has_counted() -> None:
-    build = BazelBuildState()
-    for line in (EVENTS / "first.json").read_bytes().splitlines()[:-1]:
-        build.handle_event_line(line)
-    assert build.compile_report() is None
-    assert build.server is not None
+    counts = parse_process_counts("31,207 processes: 31,000 disk cache hit, 207 local.")
+    assert counts == {"disk cache hit": 31000, "local": 207}
 
 
 def test_a_failed_action_is_told_with_its_target_and_its_kind() -> None:
@@ -106,18 +102,6 @@ def test_a_build_that_never_begins_leaves_its_complaints() -> None:
     assert build.compile_report() is None
 
 
-@pytest.mark.parametrize(
-    ("text", "counts"),
-    [
-        ("8 processes: 6 remote cache hit, 2 internal.", {"remote cache hit": 6, "internal": 2}),
-        ("31,207 processes: 31,000 disk cache hit, 207 local.", {"disk cache hit": 31000, "local": 207}),
-        ("0 processes.", {}),
-    ],
-)
-def test_the_count_of_processes(text: str, counts: dict[str, int]) -> None:
-    assert parse_process_counts(text) == counts
-
-
 def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:
     profile = tmp_path / "command.profile.gz"
     rows = [("action processing", 1_500_000), ("action processing", 500_000), ("skyframe evaluator", 9_000_000)]
@@ -129,7 +113,11 @@ def test_the_time_of_all_actions_comes_from_the_profile(tmp_path: Path) -> None:
 
 
 NAMES = ("id", "progress", "actionCompleted", "action", "buildMetrics", "buildToolLogs", "stderr", "log")
+
+
 KEYS = st.sampled_from(NAMES)
+
+
 JSON = st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(KEYS, inner))
 
 
@@ -140,3 +128,86 @@ def test_no_line_of_a_broken_file_stops_the_reading(lines: list[bytes]) -> None:
         build.handle_event_line(line)
     build.handle_event_line(b'{"id": {"started": {}}, "started": {"serverPid": 7}}')
     assert build.server == 7
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nYQ==\n-----END CERTIFICATE-----\n"
+
+
+def folder(place: Path, **files: str) -> Path:
+    place.mkdir()
+    for name, text in files.items():
+        path = place / name.replace("_", ".")
+        path.write_text(text)
+        path.chmod(0o600)
+    return place
+
+
+def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp_path: Path) -> None:
+    headers = "authorization: Bearer t0ken:1\n\nx-api-key:  k3y\n"
+    place = folder(tmp_path / "c", ca_pem=PEM, client_pem=PEM, client_key=f"{PEM}k", headers=headers)
+    variable = events.encode_credentials_folder(place)
+    assert json.loads(base64.b64decode(variable)) == {
+        "ca": PEM,
+        "certificate": PEM,
+        "key": f"{PEM}k",
+        "headers": [["authorization", "Bearer t0ken:1"], ["x-api-key", "k3y"]],
+    }
+    assert events.is_encoded_credentials(variable)
+    assert not events.is_encoded_credentials(str(place))
+    assert not events.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
+    assert events.secrets_in_encoded_credentials(variable) == (
+        "Bearer t0ken:1",
+        "k3y",
+        "t0ken:1",
+        f"{PEM}k",
+    )
+    secrets = events.with_secrets_inside_credentials({events.CREDENTIALS: variable})
+    assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
+    assert events.with_secrets_inside_credentials({"A": "b"}) == {"A": "b"}
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({}, "has no files"),
+        ({"notes_txt": "a"}, "unknown file notes.txt"),
+        ({"client_pem": PEM}, "needs both or none"),
+        ({"ca_pem": "s3cret"}, "is not a PEM file"),
+        ({"headers": "x-key: a\ns3cret\n"}, "headers:2: not a header"),
+        ({"headers": "x-key: a\x07s3cret\n"}, "headers:1: not a header"),
+        ({"ca_pem": "s3cret" * 20_000}, "larger than"),
+    ],
+)
+def test_invalid_files_are_refused_without_their_content(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    with pytest.raises(UsageError, match=words) as error:
+        events.encode_credentials_folder(folder(tmp_path / "c", **files))
+    assert "s3cret" not in str(error.value)
+
+
+def test_files_that_are_too_large_for_a_variable_together_are_refused(tmp_path: Path) -> None:
+    large = 600 * PEM
+    with pytest.raises(UsageError, match="too large together"):
+        events.encode_credentials_folder(
+            folder(tmp_path / "c", ca_pem=large, client_pem=large, client_key=large, headers="a: b")
+        )
+    variable = events.encode_credentials_folder(
+        folder(tmp_path / "d", ca_pem=large, client_pem=large, client_key=large[:3000])
+    )
+    assert 90_000 < len(variable) < 1 << 17  # MAX_ARG_STRLEN of Linux
+
+
+@pytest.mark.parametrize("name", ["headers", "client.key"])
+def test_secrets_that_others_can_read_are_refused(tmp_path: Path, name: str) -> None:
+    place = folder(tmp_path / "c", headers="a: b", client_key=PEM, client_pem=PEM, ca_pem=PEM)
+    (place / "ca.pem").chmod(0o644)
+    events.encode_credentials_folder(place)
+    (place / name).chmod(0o640)
+    with pytest.raises(UsageError, match="others can read") as error:
+        events.encode_credentials_folder(place)
+    assert error.value.hint == f"chmod 600 {place / name}"
+
+
+def test_a_missing_folder_and_an_invalid_variable(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the folder of credentials"):
+        events.encode_credentials_folder(tmp_path / "none")
+    assert events.secrets_in_encoded_credentials("") == events.secrets_in_encoded_credentials("?") == ()

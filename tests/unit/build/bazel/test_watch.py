@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import BuildFailed
+from kiln.base import process_table
+from kiln.base.errors import BuildFailed, UnsafeTemplate
 from kiln.base.process_table import parse_proc_stat, processes_with_descendants
+from kiln.build.bazel import watch
 from kiln.build.bazel.watch import (
     BuildEventFile,
     BuildWatch,
@@ -18,6 +21,9 @@ from kiln.build.bazel.watch import (
     awaited_processes_text,
     watch_build,
 )
+from kiln.build.engine.failures import ENGINE_FOLDER
+from kiln.conda.provenance import bazel_repositories
+from tests import waiting
 from tests.unit.build.bazel.test_events import EVENTS
 
 if TYPE_CHECKING:
@@ -102,13 +108,10 @@ def test_a_standstill_is_noticed_only_without_events_and_without_work() -> None:
     assert [stall.stalled_seconds(now, 2, busy.__next__) for now in (64.0, 124.0, 190.0)] == [None] * 3, (
         "a linker works"
     )
-
-
-def test_a_server_that_only_waits_does_not_count_as_work() -> None:
-    stall = StallDetector(60.0)
-    stall.stalled_seconds(0.0, 1, lambda: 0.0)
-    stall.stalled_seconds(0.5, 1, lambda: 0.0)
-    assert stall.stalled_seconds(80.0, 1, lambda: 80 * 0.005) == pytest.approx(79.5)
+    waiting_server = StallDetector(60.0)
+    little = iter((0.0, 0.0, 80 * 0.005))
+    times = [waiting_server.stalled_seconds(now, 1, little.__next__) for now in (0.0, 0.5, 80.0)]
+    assert times == [None, None, pytest.approx(79.5)], "a server that only waits does not work"
 
 
 def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
@@ -166,3 +169,78 @@ def test_a_build_in_another_container_is_judged_by_what_it_says(tmp_path: Path) 
     )
     assert [watch.stall_description(now) for now in (0.0, 1.0, 30.0)] == [""] * 3
     assert watch.stall_description(130.0) == "no output of Bazel for 2 min"
+
+
+DECLARED = 'http_archive(name = "eigen_archive", url = "https://github.com/libeigen/eigen/archive/3.4.0.zip")'
+
+
+@pytest.fixture
+def step_folder(tmp_path: Path) -> Path:
+    work = tmp_path / ENGINE_FOLDER / "rattler-build_a" / "work"
+    work.mkdir(parents=True)
+    (work / "WORKSPACE").write_text(DECLARED)
+    return tmp_path
+
+
+def test_the_repositories_of_a_step_are_recorded(step_folder: Path, tmp_path: Path) -> None:
+    watch.write_repository_record(tmp_path / "without")
+    assert watch.read_repository_record(tmp_path / "without") == []
+    watch.write_repository_record(step_folder)
+    (repository,) = watch.read_repository_record(step_folder)
+    assert (repository["name"], repository["url"]) == (
+        "eigen_archive",
+        "https://github.com/libeigen/eigen/archive/3.4.0.zip",
+    )
+
+
+def test_a_source_beyond_the_limits_is_a_line_in_the_log(
+    step_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(_: object) -> None:
+        raise UnsafeTemplate("it needs more than 10 s")
+
+    monkeypatch.setattr(bazel_repositories, "external_repositories", refuse)
+    watch.write_repository_record(step_folder)
+    assert "not recorded: it needs more than 10 s" in capsys.readouterr().out
+    assert watch.read_repository_record(step_folder) == []
+
+
+def test_of_several_steps_the_first_repository_of_a_name_counts() -> None:
+    own, of_compile = [{"name": "a", "version": "1"}], [{"name": "a", "version": "2"}, {"name": "b", "version": "3"}]
+    assert watch.merged_repositories(own, of_compile) == [*own, of_compile[1]]
+
+
+# A stand-in for the client: it reports an interrupt as Bazel does, by exit code 8, and ends by itself later.
+CLIENT = """\
+#!/bin/bash
+trap 'echo "$1 interrupted" >>"$REPORT"; exit 8' INT
+echo "$1 began" >>"$REPORT"
+for _ in {1..200}; do sleep 0.05; [ -e "$REPORT.$1" ] && exit 0; done
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not process_table.has_proc_files(), reason="processes are read from /proc")
+def test_bazels_client_is_interrupted_and_its_shutdown_is_not(tmp_path: Path) -> None:
+    client, report = tmp_path / "bazel", tmp_path / "report"
+    client.write_text(CLIENT)
+    client.chmod(0o755)
+    script = tmp_path / "script"
+    calls = f"bazel() {{ (exec -a bazel bash {client} $1); }}\ntrap 'bazel shutdown' EXIT\nbazel build\n"
+    build = f"{calls}echo $? >>$REPORT\nwait\n"
+    script.write_text(watch.interrupt_bazel_lines(tmp_path / "stop") + build)
+    process = subprocess.Popen(("bash", str(script)), env={"REPORT": str(report), "PATH": "/usr/bin:/bin"})
+    waiting.until(lambda: report.exists() and "build began" in report.read_text(), "the build began", process)
+    (tmp_path / "stop").touch()
+    waiting.until(lambda: "shutdown began" in report.read_text(), "the shutdown began", process)
+    (tmp_path / "report.shutdown").touch()
+    assert process.wait(timeout=20) == 0
+    assert report.read_text().split("\n")[:4] == ["build began", "build interrupted", "8", "shutdown began"]
+    assert "shutdown interrupted" not in report.read_text()
+
+
+@pytest.mark.processes
+def test_the_lines_hold_neither_the_scripts_output_nor_its_wait(tmp_path: Path) -> None:
+    script = f"set -eux\n{watch.interrupt_bazel_lines(tmp_path / 'stop')}wait\necho done\n"
+    ended = subprocess.run(("bash", "-c", script), capture_output=True, text=True, timeout=10, check=True)
+    assert ended.stdout == "done\n"

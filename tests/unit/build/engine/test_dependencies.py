@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import RecipeFault
+from kiln.base.errors import BuildFailed, RecipeFault
 from kiln.build.engine.dependencies import (
     packages_in_rendered_recipe,
     pin_placeholder,
     pinnable_packages,
     pins_to_solve,
     replace_pin_placeholders,
+    run_exports_from_build_tools,
+    run_exports_of_package,
+    simplified_depends,
 )
 from kiln.build.engine.metadata import rewrite_package_metadata
 from kiln.build.engine.recipe import output_recipe
+from kiln.build.steps import RunExport
 from kiln.conda.package_reader import read_info_json
-from kiln.recipe.rendered import Output, Pin, Requirements
+from kiln.recipe.rendered import Pin, Requirements
+from tests import builders
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 RENDERED = """\
 recipe: {}
@@ -36,30 +42,29 @@ finalized_dependencies:
       version: '5'
       build: h_1
 """
+
+
 SOLVED = {"numpy": ("2.4.6", "py311_0"), "short": ("5", "h_1")}
+
+
 NUMPY = Pin(name="numpy", subpackage=False)
-
-
-def test_the_engine_gets_a_pin_that_fails_where_host_lacks_the_package() -> None:
-    assert pin_placeholder(NUMPY) == '${{ pin_compatible("numpy", lower_bound="0", upper_bound=none) }}'
-
-
-def test_the_engine_gets_a_bare_name_for_pin_run_as_build() -> None:
-    assert pin_placeholder(Pin(name="perl", subpackage=False, spec="perl 5.*")) == "perl"
 
 
 @pytest.mark.parametrize(
     ("pin", "wanted"),
     [
-        (Pin(name="a", subpackage=False, min_pin="x.x", max_pin="x"), 'lower_bound="x.x", upper_bound="x"'),
-        (Pin(name="a", subpackage=False, min_pin=None, lower="1.2", upper="3"), 'lower_bound="1.2", upper_bound="3"'),
-        (Pin(name="a", subpackage=False, max_pin=None), 'lower_bound="x.x.x.x.x.x", upper_bound=none'),
-        (Pin(name="a", subpackage=False, exact=True), "exact=true"),
+        ({}, 'lower_bound="0", upper_bound=none'),
+        ({"spec": "a 5.*"}, "a"),
+        ({"min_pin": "x.x", "max_pin": "x", "by_engine": True}, 'lower_bound="x.x", upper_bound="x"'),
+        ({"min_pin": None, "lower": "1.2", "upper": "3", "by_engine": True}, 'lower_bound="1.2", upper_bound="3"'),
+        ({"max_pin": None, "by_engine": True}, 'lower_bound="x.x.x.x.x.x", upper_bound=none'),
+        ({"exact": True, "by_engine": True}, "exact=true"),
     ],
 )
-def test_the_pins_of_a_recipe_yaml_are_the_engines_own(pin: Pin, wanted: str) -> None:
-    own = Pin(**{**{name: getattr(pin, name) for name in pin.__slots__}, "by_engine": True})
-    assert pin_placeholder(own) == f'${{{{ pin_compatible("a", {wanted}) }}}}'
+def test_the_engine_solves_a_pin(pin: dict[str, Any], wanted: str) -> None:
+    """Its own ones are those of a recipe.yaml; the others get their bounds afterwards."""
+    expected = wanted if wanted == "a" else f'${{{{ pin_compatible("a", {wanted}) }}}}'
+    assert pin_placeholder(Pin(name="a", subpackage=False, **pin)) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,12 +81,12 @@ def test_what_could_leave_the_engines_expression_is_refused(pin: Pin) -> None:
 
 
 def test_a_pin_replaces_its_requirement_in_the_engines_recipe(tmp_path: Path) -> None:
-    output = Output(
-        name="p", version="1", build_number=0, build_string="0", subdir="linux-64", about={}, used={},
+    output = builders.output(
+        "p",
         requirements=Requirements(host=("numpy",), run=("six 1.0", "numpy"), run_constrained=("numpy",)),
         run_exports={"weak_constrains": ("numpy",)},
         pins=(("run", 1, NUMPY), ("run_exports/weak_constrains", 0, NUMPY)),
-    )  # fmt: skip
+    )
     recipe = output_recipe(output, recipe_folder=tmp_path, environment={})["requirements"]
     placeholder = pin_placeholder(NUMPY)
     assert (recipe["host"], recipe["run"]) == (["numpy"], ["six ==1.0", placeholder])
@@ -131,3 +136,66 @@ def test_a_package_gets_the_bounds_of_what_its_engine_recorded(tmp_path: Path) -
 def test_without_a_host_environment_the_build_environment_counts() -> None:
     text = RENDERED[: RENDERED.index("  host:")] + "  host: null\n"
     assert pinnable_packages(packages_in_rendered_recipe(text.encode())) == {"gcc": ("14", "0")}
+
+
+@pytest.mark.parametrize(
+    ("specs", "expected"),
+    [
+        (["b", "a"], ["a", "b"]),
+        (["a", "a >=1"], ["a >=1"]),
+        (["a >=1", "a <3"], ["a <3", "a >=1"]),
+        (["a", "a >=1", "a 1 h_0"], ["a 1 h_0"]),
+        (["a 1 h_0", "a 1 h_0", "b"], ["a 1 h_0", "b"]),
+        (["a 1.* h_0", "a >=1", "a 1 *_cp311"], ["a 1 *_cp311", "a 1.* h_0", "a >=1"]),
+        (["a 1", "a >=1 h_0"], ["a 1", "a >=1 h_0"]),
+        ([], []),
+    ],
+)
+def test_an_exact_pin_and_a_version_count_before_less(specs: list[str], expected: list[str]) -> None:
+    assert simplified_depends(specs) == expected
+
+
+def test_two_exact_pins_that_differ_are_refused() -> None:
+    with pytest.raises(RecipeFault, match="a is required in two exact builds"):
+        simplified_depends(["a 1 h_0", "a 1 h_1"])
+
+
+RECORD = """\
+recipe: {}
+finalized_dependencies:
+  run:
+    depends:
+    - spec: zlib >=1.3,<2
+      from: host
+      run_export: zlib-devel
+    - source: not an export
+    constraints: []
+"""
+
+
+def test_run_exports_have_the_package_that_they_are_of(tmp_path: Path) -> None:
+    package = conda_package(tmp_path / "kiln-compile-0-compile.conda", {"recipe/rendered_recipe.yaml": RECORD})
+    assert run_exports_of_package(package) == (RunExport(spec="zlib >=1.3,<2", package="zlib-devel"),)
+
+
+@pytest.mark.parametrize("record", ["", "finalized_dependencies: 1\n", "recipe: {}\n"])
+def test_a_package_without_the_record_is_refused(record: str, tmp_path: Path) -> None:
+    package = conda_package(tmp_path / "kiln-compile-0-compile.conda", {"recipe/rendered_recipe.yaml": record})
+    with pytest.raises(BuildFailed, match="no record of its dependencies"):
+        run_exports_of_package(package)
+
+
+@pytest.mark.parametrize(
+    ("spec", "exported"),
+    [
+        ("sysroot_linux-64 2.28.*", "__glibc >=2.28,<3.0.a0"),
+        ("sysroot_linux-64 ==2.17", "__glibc >=2.17,<3.0.a0"),
+        ("x86_64-microarch-level 3", "_x86_64-microarch-level >=3"),
+        ("sysroot_linux-64", None),
+        ("sysroot_linux-aarch64 2.28.*", None),
+    ],
+)
+def test_what_the_tools_of_the_build_section_export(spec: str, exported: str | None) -> None:
+    output = builders.output(requirements=Requirements(build=("gcc_linux-64 13.*", spec), host=("zlib",)))
+    expected = [] if exported is None else [RunExport(spec=exported, package=spec.split(maxsplit=1)[0])]
+    assert list(run_exports_from_build_tools(output)) == expected

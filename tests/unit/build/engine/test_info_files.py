@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
 
-from kiln.base.errors import BuildFailed
+from kiln.base.errors import BuildFailed, RecipeFault
 from kiln.base.yaml import TypedText
+from kiln.build.engine import info_files
 from kiln.build.engine.info_files import collect_info_files, variant_without_credentials
 from kiln.build.engine.metadata import rewrite_package_metadata
 from kiln.build.engine.plan import plan_outputs
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.build.steps import BuildStep
+    from kiln.recipe.rendered import Output
+
 
 META = """\
 {% set version = "1.5" %}
@@ -56,7 +60,11 @@ extra:
   recipe-maintainers:
     - zed
 """
+
+
 FILES = {"recipe/deep/x.dat": "dat", "recipe/run_test.sh": "echo ran", "recipe/build.sh": "make\n"}
+
+
 ENGINES = """\
 finalized_dependencies:
   build: null
@@ -293,3 +301,68 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
     assert yaml.safe_load(info["recipe/variant_config.yaml"])["flavour"] == 3
     assert {"recipe/rendered_recipe.yaml", "tests/tests.yaml"} <= info.keys()
     assert not any(name.startswith("test/") for name in info)
+
+
+def output(**about: str | tuple[str, ...]) -> Output:
+    return builders.output(about=about)
+
+
+Ended = subprocess.CompletedProcess[str]
+
+
+def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict[str, bytes]]:
+    """Run the lines in a work directory; return how they ended, and the files of ``info``."""
+    lines = info_files.copy_about_files_lines(output(**about), folder / "recipe", folder / "place")
+    argv = ("bash", "-e", "-c", "\n".join(lines))
+    ended = subprocess.run(argv, cwd=folder / "work", capture_output=True, text=True, check=False)
+    found = info_files.collect_info_files([{"to": ".", "tree": str(folder / "place"), "patterns": ["*"]}])
+    return ended, {name: file.data for name, file in found.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("work/docs/README.md", "work/both", "recipe/both", "recipe/only/one", "recipe/only/two", "outside"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    return tmp_path
+
+
+@pytest.mark.processes
+def test_the_files_of_about_are_collected(folder: Path) -> None:
+    messages = ("both", "only/one", "./only/two", str(folder / "recipe" / "only"))
+    ended, files = collected(folder, readme="docs/README.md", prelink_message=messages, recipe_log_file="both")
+    assert ended.returncode == 0, ended.stderr
+    assert files == {
+        "docs/README.md": b"work/docs/README.md",
+        "prelink_messages/both": b"work/both",
+        "prelink_messages/only/one": b"recipe/only/one",
+        "prelink_messages/PRELINK_MESSAGE0.txt": b"recipe/only/two",
+        "prelink_messages/PRELINK_MESSAGE1/one": b"recipe/only/one",
+        "prelink_messages/PRELINK_MESSAGE1/two": b"recipe/only/two",
+        "recipe_log.json": b"recipe/both",
+    }
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("place", ["work", "recipe"])
+def test_a_log_of_the_usual_name_is_found(folder: Path, place: str) -> None:
+    assert collected(folder)[1] == {}
+    (folder / place / "recipe_log.json").write_text("{}")
+    assert collected(folder)[1] == {"recipe_log.json": b"{}"}
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("key", ["readme", "prelink_message"])
+def test_a_missing_file_ends_the_build(folder: Path, key: str) -> None:
+    ended, _ = collected(folder, **{key: "absent"})
+    assert ended.returncode == 1
+    assert f"about/{key}" in ended.stderr
+    assert "absent" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "name", [".", "../outside", "/etc/passwd", "index.json", "recipe/meta.yaml", "test/run_test.sh"]
+)
+def test_a_readme_replaces_no_metadata(folder: Path, name: str) -> None:
+    with pytest.raises(RecipeFault, match="about/readme"):
+        info_files.copy_about_files_lines(output(readme=name), folder / "recipe", folder / "place")

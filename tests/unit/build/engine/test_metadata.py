@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.build.engine import metadata
 from kiln.build.engine.metadata import rewrite_package_metadata
 from kiln.conda.package_reader import read_info_files, read_info_json
 from tests.packages import conda_package
+from tests.releases import candidate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 INDEX = {"name": "app", "depends": ["lib ==1.0 h_0", "python >=3"], "constrains": ["zork ==2"]}
 
@@ -65,12 +69,6 @@ def test_the_rendered_recipe_names_no_folder_of_the_machine(tmp_path: Path, root
     )
 
 
-def test_a_rendered_recipe_that_names_no_build_is_unchanged(tmp_path: Path) -> None:
-    info = {"index.json": INDEX, "recipe/rendered_recipe.yaml": "path: /home/jane/x\n"}
-    rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
-    assert read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"] == b"path: /home/jane/x\n"
-
-
 @pytest.mark.parametrize("root", ["/home/jane/foo", "/home/jane/a-much-longer-name/foo-feedstock"])
 def test_the_rendered_prefix_is_as_long_as_the_engines(tmp_path: Path, root: str) -> None:
     def rendered(root: str) -> str:
@@ -81,3 +79,11 @@ def test_the_rendered_prefix_is_as_long_as_the_engines(tmp_path: Path, root: str
     rewrite_package_metadata(conda_package(tmp_path / "old.conda", info), tmp_path / "new.conda", index={})
     text = read_info_files(tmp_path / "new.conda")["recipe/rendered_recipe.yaml"].decode()
     assert text == rendered("/home/conda/feedstock_root")
+
+
+def test_a_recipe_cannot_state_the_commit_it_was_built_from() -> None:
+    output = candidate().output
+    assert output is not None
+    said = {"sha": "1" * 40, "remote_url": "https://a.example/b", "flow_run_id": "1", "recipe-maintainers": ["me"]}
+    edits = metadata.about_and_hash_edits(dataclasses.replace(output, extra=said))
+    assert edits["extra"] == {"recipe-maintainers": ["me"]}

@@ -74,6 +74,7 @@ def without_sections(step: BuildStep) -> BuildStep:
         ("rpaths: lib/a", "build/dynamic_linking/rpaths", ["lib/a"]),
         ("missing_dso_whitelist: a", "build/dynamic_linking/missing_dso_allowlist", ["a"]),
         ("missing_dso_allowlist: a", "build/dynamic_linking/missing_dso_allowlist", ["a"]),
+        ("missing_dso_whitelist: b\n  missing_dso_allowlist: a", "build/dynamic_linking/missing_dso_allowlist", ["a"]),
         ("missing_dso_allowlist: '*/a'", "build/dynamic_linking/missing_dso_allowlist", ["*/a", "a"]),
         ("missing_dso_allowlist: $RPATH/a", "build/dynamic_linking/missing_dso_allowlist", ["$RPATH/a", "a"]),
         ("missing_dso_allowlist: /lib/a", "build/dynamic_linking/missing_dso_allowlist", ["/lib/a"]),
@@ -144,17 +145,8 @@ outputs:
         - python
 """
     (step,) = steps(tmp_path, text)
+    assert step.recipe["build"]["python"]["version_independent"] is True
     assert step.pins == ()
-
-
-def test_a_script_reaches_the_engines_recipe(tmp_path: Path) -> None:
-    (step,) = steps(tmp_path, "build:\n  script: make\n")
-    assert "make" in step.recipe["build"]["script"]["content"]
-
-
-def test_a_newer_name_counts_before_the_older(tmp_path: Path) -> None:
-    (step,) = steps(tmp_path, "build:\n  missing_dso_whitelist: old\n  missing_dso_allowlist: new\n")
-    assert step.recipe["build"]["dynamic_linking"]["missing_dso_allowlist"] == ["new"]
 
 
 def test_requirements_reach_the_engines_recipe(tmp_path: Path) -> None:
@@ -165,16 +157,6 @@ def test_requirements_reach_the_engines_recipe(tmp_path: Path) -> None:
     assert [requirements[key] for key in ("build", "host", "run", "run_constraints")] == [
         *(["for-build"], ["for-host"], ["for-run"], ["for-constrained"]),
     ]
-
-
-def test_the_package_reaches_the_engines_recipe(tmp_path: Path) -> None:
-    (step,) = steps(tmp_path, "")
-    assert step.recipe["package"] == {"name": "app", "version": "1.0"}
-
-
-def test_a_skipped_package_is_not_built(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, f"{PACKAGE}build:\n  skip: true  # [kind == 'x']\n", "kind:\n  - x\n")
-    assert matrix.configs(feedstock) == ()
 
 
 def test_used_keys_are_forced_and_ignored(tmp_path: Path) -> None:
@@ -341,22 +323,9 @@ def test_the_keys_of_outputs_reach_the_engines_recipe(tmp_path: Path) -> None:
     assert line in second.recipe["build"]["script"]["content"]
 
 
-def test_an_output_for_all_pythons(tmp_path: Path) -> None:
-    text = "outputs:\n  - name: abi\n    python_version_independent: true\n"
-    (step,) = steps(tmp_path, text)
-    assert step.recipe["build"]["python"]["version_independent"] is True
-
-
 def test_a_compile_merges_its_environments(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(
-        tmp_path,
-        PACKAGE + OUTPUTS.replace("script: make", "script: make\n  merge_build_host: true"),
-        files={"recipe/linked.sh": ""},
-    )
-    (config,) = matrix.configs(feedstock)
-    rendered = pins.close_static_pins(render.render(feedstock, config))
-    (staging,) = rendered.stagings
-    step = plan_compile(rendered, staging, recipe_folder=tmp_path, folder=tmp_path, channels=(), settings=tmp_path)
+    outputs = OUTPUTS.replace("script: make", "script: make\n  merge_build_host: true")
+    step = compile_of(tmp_path, outputs, {"recipe/linked.sh": ""})
     assert step.recipe["build"]["merge_build_and_host_envs"] is True
 
 

@@ -21,23 +21,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_folder_comes_first_then_the_mirror_then_the_address_itself(folder: Path) -> None:
-    result = SourceMirrors(folder=folder, mirror="https://mirror.example.net/all/").urls_to_try([URL])
-    assert result == [
-        f"file://{folder}/v1.0.tar.gz",
-        "https://mirror.example.net/all/example.org/project/archive/v1.0.tar.gz",
-        URL,
-    ]
-
-
 def test_a_fetched_source_of_the_same_hash_comes_before_the_users_folder(folder: Path) -> None:
     (folder / "fetched" / SHA).mkdir(parents=True)
     (folder / "fetched" / SHA / "v1.0.tar.gz").touch()
     origins = SourceMirrors(folder=folder, by_hash=folder / "fetched")
     users = f"file://{folder}/v1.0.tar.gz"
     result = recipe_with_mirror_urls(
-        {"source": [{"url": [URL], "sha256": SHA}, {"url": [URL], "sha256": "1" * 64}]}, origins
+        {"source": [{"url": [URL], "sha256": SHA}, {"url": [URL], "sha256": "1" * 64}, {"url": [URL]}, {"path": "/s"}]},
+        origins,
     )
+    assert result["source"][2:] == [{"url": [URL]}, {"path": "/s"}], "nothing is verified there"
+    assert recipe_with_mirror_urls({"build": {}}, origins) == {"build": {}}
     assert result["source"][0]["url"] == [f"file://{folder}/fetched/{SHA}/v1.0.tar.gz", users, URL]
     assert result["source"][1]["url"] == [users, URL]
 
@@ -65,13 +59,3 @@ def test_a_name_never_leads_outside_the_folder(folder: Path) -> None:
         .urls_to_try(["https://example.org/a/%2E%2E%2Fv1.0.tar.gz"])[0]
         .startswith("https:")
     )
-
-
-def test_only_sources_with_a_hash_come_from_a_mirror(folder: Path) -> None:
-    hashed, plain, local = {"url": [URL], "sha256": "0" * 64}, {"url": [URL]}, {"path": "/src"}
-    result = recipe_with_mirror_urls({"source": [hashed, plain, local], "build": {}}, SourceMirrors(folder=folder))
-    assert result == {
-        "source": [{"url": [f"file://{folder}/v1.0.tar.gz", URL], "sha256": "0" * 64}, plain, local],
-        "build": {},
-    }
-    assert recipe_with_mirror_urls({"build": {}}, SourceMirrors(folder=folder)) == {"build": {}}

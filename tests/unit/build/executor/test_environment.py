@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import RecipeFault
+from kiln.base.errors import BuildFailed, RecipeFault
 from kiln.base.system.machine import PACKAGE_ROOT
-from kiln.build.executor.environment import MountedFolders, engine_container_mounts, script_container_mounts
+from kiln.build.executor import environment as executor_environment
+from kiln.build.executor.environment import (
+    MountedFolders,
+    conda_forge_variables,
+    engine_container_mounts,
+    script_container_mounts,
+)
 from kiln.container.plan import Mount
 from kiln.feedstock import matrix
 from kiln.recipe import render
@@ -18,8 +27,8 @@ from kiln.recipe.rendered import Checkout, RenderedConfig, Script, Source, Stagi
 from tests import builders
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping
+
 
 INSIDE = "/home/conda/feedstock_root"
 
@@ -162,3 +171,99 @@ def test_of_a_local_channel_packages_and_index_are_seen_and_nothing_else(feedsto
         Mount(source=channel / ".kiln" / "index", target=f"{channel}/.kiln/index"),
         Mount(source=inner / "linux-64", target=f"{INSIDE}/channel/linux-64"),
     )
+
+
+FEEDSTOCK = Feedstock(root=Path("/f/some-feedstock"))
+
+
+def test_the_variables_are_conda_forges() -> None:
+    assert conda_forge_variables(
+        FEEDSTOCK, "linux_64_", caller={"CI": "1", "sha": "abc", "TOKEN": "hidden"}, cores=4, uid=1000
+    ) == {
+        "CONFIG": "linux_64_",
+        "UPLOAD_PACKAGES": "False",
+        "IS_PR_BUILD": "True",
+        "HOST_USER_ID": "1000",
+        "CPU_COUNT": "4",
+        "FEEDSTOCK_NAME": "some-feedstock",
+        "CI": "1",
+        "sha": "abc",
+    }
+    said = {"CPU_COUNT": "2", "FEEDSTOCK_NAME": "other"}
+    assert conda_forge_variables(FEEDSTOCK, "c", caller=said, cores=4, uid=0).items() >= said.items()
+
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> Iterator[Path]:
+    """A queue with its loop at work, whose environment has a word that no script should see."""
+    folder = tmp_path / "a queue"
+    environment = {**os.environ, "LOOPS_OWN": "1"}
+    with (
+        executor_environment.shared_script_queue(folder) as close,
+        subprocess.Popen(executor_environment.script_loop_command(folder), env=environment) as loop,
+    ):
+        yield folder
+        close()
+        assert loop.wait() == 0
+
+
+def bash(queue: Path, script: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    value = executor_environment.environment_with_queue_shell(queue, {"PATH": os.environ["PATH"], **variables})
+    argv = (str(queue / "bin" / "bash"), *words, str(script))
+    return subprocess.run(argv, env=value, cwd=script.parent, text=True, capture_output=True, check=False)
+
+
+def test_a_recipes_script_runs_in_the_loop_as_it_would_have_here(queue: Path, tmp_path: Path) -> None:
+    script = tmp_path / "conda_build.sh"
+    script.write_text(
+        'echo "$KILN_APART,$LOOPS_OWN,$MINE,$PWD"; echo error >&2; bash run_test.sh; false; echo not here'
+    )
+    (tmp_path / "run_test.sh").write_text("echo one within another")
+    ended = bash(queue, script, "-e", MINE="it's\n'mine'")
+    assert ended.stdout == f"1,,it's\n'mine',{tmp_path}\nerror\none within another\n"
+    assert ended.returncode == 1
+    assert executor_environment.isolated_script_count(queue) == 1
+    executor_environment.require_isolated_script_run(queue, 0, "compile")
+
+
+def test_other_scripts_run_here(queue: Path, tmp_path: Path) -> None:
+    script = tmp_path / "other.sh"
+    script.write_text('echo "here${KILN_APART:-}"; exit 4')
+    ended = bash(queue, script)
+    assert (ended.stdout, ended.returncode) == ("here\n", 4)
+    with pytest.raises(BuildFailed, match="build small ran its script outside the container without the network"):
+        executor_environment.require_isolated_script_run(queue, 0, "build small")
+
+
+def test_a_background_process_of_a_script_does_not_delay_the_engine(queue: Path, tmp_path: Path) -> None:
+    script = tmp_path / "run_test.sh"
+    script.write_text("sleep 600 & echo $!")
+    ended = bash(queue, script)
+    assert ended.returncode == 0
+    os.kill(int(ended.stdout), 9)
+
+
+def test_a_script_fails_when_its_container_has_ended(tmp_path: Path) -> None:
+    script = tmp_path / "conda_build.sh"
+    script.touch()
+    with executor_environment.shared_script_queue(tmp_path / "queue") as close:
+        close()
+    ended = bash(tmp_path / "queue", script)
+    assert ended.returncode == 1
+    assert "the container in which scripts run without the network has ended" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "granted", "expected"),
+    [
+        ("compile", ("compile",), True),
+        ("build small", ("compile", "build *"), True),
+        ("test small", ("build *",), False),
+        ("compile", (), False),
+    ],
+)
+def test_the_network_is_granted_by_names_and_patterns(step: str, granted: tuple[str, ...], expected: bool) -> None:
+    assert executor_environment.is_network_granted(step, granted) is expected

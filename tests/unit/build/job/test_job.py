@@ -3,40 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import UsageError
-from kiln.build.job.job import find_matching_output, find_matching_staging, require_known_step, step_names
+from kiln.build.job.job import (
+    BuildJob,
+    BuildOptions,
+    ConfigJob,
+    channels_needed_by_config,
+    find_matching_output,
+    find_matching_staging,
+    memory_limit,
+    needs_network,
+    python_versions_of_config,
+    require_known_step,
+    step_names,
+)
+from kiln.container.engine import Engine, EngineKind
 from kiln.feedstock import matrix
 from kiln.recipe import pins, render
-from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import Output, RenderedConfig, Source, Staging
+from kiln.recipe.rendered import Checkout, OutputTest, RenderedConfig, Requirements, Source, Staging
 from kiln.recipe.variants.files import compile_group
 from tests import builders
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.recipe.feedstock import Feedstock
 
-CONFIG = BuildConfig(name="c", platform="linux-64", variant={}, pin_run_as_build={})
 
-
-def rendered(*outputs: Output, sources: tuple[Source, ...] = (), **variant: str) -> RenderedConfig:
-    config = dataclasses.replace(CONFIG, variant={key: (value,) for key, value in variant.items()})
-    return RenderedConfig(config=config, outputs=outputs, stagings=(Staging(sources=sources),))
-
-
-def test_configs_of_one_cuda_share_a_group() -> None:
-    groups = [compile_group(rendered(cuda_compiler_version=version).config) for version in ("None", "12.9")]
-    assert groups == ["cpu", "cuda12.9"]
-
-
-def test_configs_of_two_platforms_share_no_compile() -> None:
-    arm = dataclasses.replace(rendered(cuda_compiler_version="12.9").config, platform="linux-aarch64")
-    assert compile_group(arm) == "cuda12.9-linux-aarch64"
+def test_configs_of_one_cuda_and_platform_share_a_group() -> None:
+    configs = [builders.config(cuda_compiler_version=version) for version in ("None", "12.9")]
+    arm = builders.config(platform="linux-aarch64", cuda_compiler_version="12.9")
+    assert [compile_group(config) for config in (*configs, arm)] == ["cpu", "cuda12.9", "cuda12.9-linux-aarch64"]
 
 
 RECIPE = """package:
@@ -124,3 +124,78 @@ def test_an_output_that_is_skipped_is_not_found(split: RenderedConfig) -> None:
     app, library = split.outputs
     skipped = dataclasses.replace(split, outputs=(app, dataclasses.replace(library, skip=True)))
     assert find_matching_output(skipped, "*app").name == "app"
+
+
+def test_a_build_on_the_host_has_the_memory_that_was_requested_and_a_container_its_share() -> None:
+    def engine(**fields: Any) -> Engine:
+        return Engine(kind=EngineKind.DOCKER, executable="docker", version="27", environment={}, **fields)
+
+    assert memory_limit(None, 8, None) is None
+    assert memory_limit(4, 4, None) == 4
+    assert memory_limit(None, 8, engine()) == 8
+    assert memory_limit(None, 8, engine(memory=2)) == 2, "the engine's machine has less"
+    assert memory_limit(None, 8, engine(lacks=("it bounds nothing",))) is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        BuildOptions(),
+        BuildOptions(distdir=Path("/downloads"), run_arguments=("--gpus", "all"), mirror="https://mirror.example"),
+        BuildOptions(rebuild=True, keep_failed=True, debug="", network="always", rehearsal=True, stall=1.5),
+    ],
+    ids=["defaults", "paths and lists", "flags"],
+)
+def test_jobs_come_back_from_their_text(options: BuildOptions) -> None:
+    shared = ({"name": "lib", "reused": True},)
+    build = builders.build_job(Path("/f"), options=options, queue=Path("/f/scripts"), shared_packages=shared)
+    assert BuildJob.parse(build.as_text()) == build
+    config = builders.config_job(Path("/f"), options=options, variables={"CONFIG": "a"})
+    assert ConfigJob.parse(config.as_text()) == config
+
+
+def test_these_options_build_finished_configs_again() -> None:
+    for again in ({"rebuild": True}, {"from_step": "compile"}, {"debug": ""}):
+        assert BuildOptions(**again).rebuilds_finished
+    assert not BuildOptions(keep_failed=True).rebuilds_finished
+
+
+LIB = builders.output("lib")
+APP = builders.output("app", requirements=Requirements(run=("lib 1 0", "__cuda")))
+
+
+def test_a_config_that_needs_nothing_of_a_channel_has_none() -> None:
+    assert channels_needed_by_config(builders.rendered_config(LIB, APP)) == ()
+    assert not needs_network(builders.rendered_config(LIB, APP, sources=(Source(path="src"),)))
+
+
+def test_the_variants_channels_are_used_in_their_order() -> None:
+    needy = dataclasses.replace(LIB, tests=(OutputTest(requires=("pip",)),))
+    assert channels_needed_by_config(builders.rendered_config(needy)) == ("conda-forge",)
+    assert channels_needed_by_config(builders.rendered_config(needy, channel_sources="a, b")) == ("a", "b")
+    assert needs_network(builders.rendered_config(needy))
+    assert not needs_network(builders.rendered_config(needy, channel_sources="file:///c"))
+
+
+def test_what_is_skipped_needs_nothing_and_sources_need_the_network() -> None:
+    skipped = dataclasses.replace(LIB, name="x", skip=True, requirements=Requirements(host=("python",)))
+    assert channels_needed_by_config(builders.rendered_config(LIB, skipped)) == ()
+    assert needs_network(builders.rendered_config(LIB, sources=(Source(url=("https://a",)),)))
+    assert needs_network(
+        builders.rendered_config(LIB, sources=(Source(checkout=Checkout(program="hg", url="https://a")),))
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (("3.11.* *_cpython",), {"3.11"}),
+        (("3.10.* *_cpython", "3.13.* *_cp313"), {"3.10", "3.13"}),
+        (("3.11", "3.11.9"), {"3.11"}),
+        ((), set()),
+    ],
+)
+def test_the_pythons_of_a_config_are_minor_versions(values: tuple[str, ...], expected: set[str]) -> None:
+    config = dataclasses.replace(builders.config(), variant={"python": values})
+    assert python_versions_of_config(config) == expected
+    assert python_versions_of_config(builders.config()) == frozenset()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pytest
 
 from kiln.base.errors import UnknownConfig, UnsupportedPython
-from kiln.build.job.job import BuildJob, BuildOptions, HostMachine
+from kiln.build.job.job import HostMachine
 from kiln.build.rehearsal import inputs, python_search, wheel_download
 from kiln.build.rehearsal.inputs import (
     RehearsalInputs,
+    RehearsalPlanner,
     cpu_config_for_machine,
     missing_wheels_size,
     rehearsal_disk_bytes,
@@ -21,14 +25,11 @@ from kiln.build.rehearsal.python_search import NO_CHANNEL, Interpreter, PythonRe
 from kiln.build.rehearsal.rehearse import config_for_one_python, find_rehearsal_python
 from kiln.build.rehearsal.wheel_download import PYTHONS
 from kiln.build.rehearsal.wheels import RehearsalPlan, StandIn
-from kiln.feedstock import config_file
-from kiln.recipe.feedstock import BuildConfig
-from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
+from kiln.feedstock import config_file, matrix
+from kiln.recipe.feedstock import BuildConfig, Feedstock
+from kiln.recipe.rendered import OutputTest
 from kiln.state.store import cache
 from tests import builders
-
-if TYPE_CHECKING:
-    from kiln.recipe.feedstock import Feedstock
 
 WHEELS = wheel_download.plan_from_locks(python="3.12")
 
@@ -87,19 +88,8 @@ def test_stand_ins_are_part_of_a_rehearsals_key() -> None:
 
 def test_tests_for_other_pythons_run_with_the_rehearsals() -> None:
     tests = (OutputTest(pythons=("3.10.*", "*")), OutputTest(pythons=("3.12",)), OutputTest(imports=("a",)))
-    output = Output(
-        name="a",
-        version="1",
-        build_number=0,
-        build_string="0",
-        subdir="noarch",
-        run_exports={},
-        about={},
-        used={},
-        tests=tests,
-    )
-    config = BuildConfig(name="a", platform="linux-64", variant={}, pin_run_as_build={})
-    (narrowed,) = config_for_one_python(RenderedConfig(config=config, outputs=(output,)), "3.10").outputs
+    rendered = builders.rendered_config(builders.output(tests=tests))
+    (narrowed,) = config_for_one_python(rendered, "3.10").outputs
     assert [test.pythons for test in narrowed.tests] == [("3.10",), (), ()]
 
 
@@ -118,20 +108,9 @@ def test_an_image_without_the_configs_python_is_reported_with_both(
     monkeypatch.setenv("PATH", str(tmp_path))
     for name in ("HOME", "PYENV_ROOT", "UV_PYTHON_INSTALL_DIR", "XDG_DATA_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
-    job = BuildJob(
-        root=tmp_path,
-        recipe=tmp_path,
-        config="some_config",
-        folder=tmp_path,
-        cache=tmp_path,
-        result=tmp_path,
-        extra={},
-        options=BuildOptions(),
-        channel=tmp_path,
-        image="localhost/base:1",
-    )
+    job = builders.build_job(tmp_path, config="some_config", image="localhost/base:1")
     with pytest.raises(UnsupportedPython, match=r"the image localhost/base:1 has no Python 3\.12 for some_config"):
-        find_rehearsal_python("3.12", job)
+        find_rehearsal_python("3.12", job, os.environ)
 
 
 CONFIGS = {python: f"cpu_{python}" for python in PYTHONS}
@@ -282,3 +261,46 @@ def test_a_dry_run_that_may_fetch_nothing_is_refused_as_the_run_would_be(
     pythons_here = replace(pythons(tmp_path, fetch=False), channel=NO_CHANNEL)
     with pytest.raises(UnsupportedPython, match="nothing from none"):
         inputs.require_rehearsal_inputs(configs(feedstock, "3.13"), pythons_here, on_host=True)
+
+
+@pytest.mark.parametrize("insists", [True, False])
+def test_a_named_python_that_cannot_be_used_is_refused(insists: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def probe(executable: Path, **_: Any) -> Interpreter:
+        raise UnsupportedPython(f"{executable} cannot be used")
+
+    monkeypatch.setattr(python_search, "probe_interpreter", probe)
+    monkeypatch.setattr(python_search, "first_available_interpreter", lambda **_: None)
+    planner = RehearsalPlanner(
+        feedstock=Feedstock(root=Path("/feedstock")),
+        machine=HostMachine(environment={}, python=Path("/named"), insists=insists),
+        store=Path("/store"),
+        folder=None,
+        mirror=None,
+        on_host=True,
+        env={},
+    )
+    if insists:
+        with pytest.raises(UnsupportedPython, match="/named cannot be used"):
+            planner._preferred_pythons()
+    else:
+        assert planner._preferred_pythons() == ()
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(platform.system() != "Linux", reason="a rehearsal is of Linux")
+def test_a_package_for_python_is_planned(tmp_path: Path) -> None:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    recipe = "package: {name: a, version: 1}\nrequirements: {host: [python], run: [python]}\n"
+    feedstock = builders.feedstock(tmp_path / "feedstock", recipe, f"python:\n- {python}.* *_cpython\n")
+    environment = {"PATH": os.defpath}  # every Python on PATH would be started
+    planner = RehearsalPlanner(
+        feedstock=feedstock,
+        machine=HostMachine(environment=environment, python=Path(sys.executable)),
+        store=tmp_path / "store",
+        folder=None,
+        mirror=None,
+        on_host=True,
+        env=environment,
+    )
+    (config, *_) = matrix.configs(feedstock)
+    assert planner.plan(config).python == python

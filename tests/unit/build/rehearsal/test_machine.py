@@ -11,7 +11,6 @@ from kiln.build.rehearsal.machine import (
     UNKNOWN_VERSION,
     find_program,
     fitting_stand_in_version,
-    program_paths,
     satisfies_constraints,
 )
 from kiln.build.rehearsal.packages import stand_in_metadata, write_stand_in_package
@@ -45,11 +44,6 @@ def test_the_version_of_a_program_is_what_it_prints(tmp_path: Path, output: str,
     result = find_program("tool", program(tmp_path / "bin", "tool", output))
     assert result is not None
     assert (result.path, result.version) == (tmp_path / "bin" / "tool", version)
-
-
-def test_a_program_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert find_program("tool-of-nobody", {"PATH": str(tmp_path)}) is None
-    assert program_paths(["tool-of-nobody"], {"PATH": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize(

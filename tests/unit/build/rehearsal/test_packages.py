@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import shutil
 from threading import Event
 from typing import TYPE_CHECKING
@@ -13,16 +14,28 @@ import pytest
 from kiln.base import files as base_files
 from kiln.base.errors import BrokenPackage, DiskFull, Interrupted
 from kiln.build.rehearsal import packages as rehearsal_packages
-from kiln.build.rehearsal.packages import PackageTarget, console_script_text, convert_wheel, convert_wheels
+from kiln.build.rehearsal.packages import (
+    NAME,
+    PackageTarget,
+    console_script_text,
+    convert_wheel,
+    convert_wheels,
+    cuda_metadata,
+    microarch_level_metadata,
+)
+from kiln.build.rehearsal.wheel_download import plan_from_locks
 from kiln.build.rehearsal.wheels import EntryPoint
 from kiln.conda import pypi
-from kiln.conda.package_writer import PLACEHOLDER
+from kiln.conda.package_writer import PLACEHOLDER, write_metadata_only_package
 from tests.unit.build.sample import METADATA, content, contents, info, make_wheel, unpacked
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+
 TARGET = PackageTarget(python="3.11")
+
+
 SITE = "lib/python3.11/site-packages"
 
 
@@ -116,18 +129,13 @@ def test_a_script_calls_its_entry_point(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out == ""
 
 
-def test_a_script_of_the_wheel_gets_the_prefixs_python(tmp_path: Path) -> None:
+def test_a_script_of_the_wheel_gets_the_prefixs_python_and_its_license_is_packaged(tmp_path: Path) -> None:
     scripts = {"small-1.2.data/scripts/a": "#!python\nprint(1)\n", "small-1.2.data/scripts/b": "#!/bin/sh\n#!python\n"}
+    scripts["small-1.2.dist-info/licenses/LICENSE"] = "all of it"
     package = converted(tmp_path, {**contents(), **scripts})
+    assert content(package, "info/licenses/LICENSE") == b"all of it"
     assert content(package, "bin/a").decode() == f"#!{PLACEHOLDER}/bin/python\nprint(1)\n"
     assert content(package, "bin/b").decode() == "#!/bin/sh\n#!python\n"
-
-
-def test_programs_stay_executable(tmp_path: Path) -> None:
-    path = make_wheel(tmp_path, mode=0o755)
-    package = convert_wheel(path, base_files.sha256(path), tmp_path, TARGET)
-    assert unpacked(package)[f"{SITE}/small/__init__.py"].mode == 0o755
-    assert unpacked(package)[f"{SITE}/small-1.2.dist-info/RECORD"].mode == 0o644
 
 
 def test_the_record_lists_the_installed_files_for_pythons_tools(tmp_path: Path) -> None:
@@ -140,13 +148,9 @@ def test_the_record_lists_the_installed_files_for_pythons_tools(tmp_path: Path) 
     assert content(package, f"{SITE}/small-1.2.dist-info/INSTALLER") == b"conda\n"
 
 
-def test_license_texts_are_packaged(tmp_path: Path) -> None:
-    package = converted(tmp_path, {**contents(), "small-1.2.dist-info/licenses/LICENSE": "all of it"})
-    assert content(package, "info/licenses/LICENSE") == b"all of it"
-
-
 def test_the_same_wheel_gives_the_same_bytes(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path)
+    wheel.chmod(0o600)
     first, second = (convert_wheel(wheel, "0" * 64, tmp_path / name, TARGET) for name in ("one", "two"))
     assert first.name == second.name
     assert first.read_bytes() == second.read_bytes()
@@ -181,14 +185,6 @@ def test_a_wheel_that_would_overwrite_leaves_nothing(member: str, tmp_path: Path
     with pytest.raises(BrokenPackage, match="cannot be turned into a package") as caught:
         converted(tmp_path, {**contents(), member: "harm"})
     assert repr(member) in caught.value.why
-    assert listed(tmp_path / "out") == []
-
-
-def test_a_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
-    path = make_wheel(tmp_path)
-    path.write_bytes(path.read_bytes().replace(b"answer = 42", b"answer = 43"))
-    with pytest.raises(BrokenPackage, match="cannot be turned into a package"):
-        convert_wheel(path, "0" * 64, tmp_path / "out", TARGET)
     assert listed(tmp_path / "out") == []
 
 
@@ -267,3 +263,57 @@ def test_a_rehearsal_that_compiles_has_what_conda_forge_adds(tmp_path: Path) -> 
     pip = make_wheel(tmp_path, members, "pip-26-py3-none-any.whl")
     package = convert_wheel(pip, "0" * 64, tmp_path, PackageTarget(python="3.12", as_conda_forge=True))
     assert {"setuptools", "wheel"} <= set(info(package, "index")["depends"])
+
+
+@pytest.mark.parametrize(
+    ("processor", "levels"),
+    [
+        ("x86_64", {"1"}),
+        ("x86_64_v2", {"1", "2"}),
+        ("sandybridge", {"1", "2"}),
+        ("zen", {"1", "2", "3"}),
+        ("zen5", {"1", "2", "3", "4"}),
+        ("a_processor_of_next_year", {"1", "2", "3", "4"}),
+    ],
+)
+def test_a_processor_has_its_level_and_those_below(processor: str, levels: set[str]) -> None:
+    accepted = set()
+    for facts in microarch_level_metadata():
+        (spec,) = facts.depends
+        _, version, *build = spec.split(" ")
+        assert version == "1.*"
+        if all(re.match(pattern, processor) for pattern in build):
+            accepted.add(facts.version)
+        assert facts.name == NAME
+    assert accepted == levels
+
+
+@pytest.mark.parametrize("cuda", ["12.5", "12.9"])
+def test_each_library_has_its_dev_package_and_all_have_one_version(cuda: str) -> None:
+    wheels = plan_from_locks(python="3.11", cuda=cuda).dependencies
+    facts = {item.name: item for item in cuda_metadata(wheels, PackageTarget(python="3.11", cuda=cuda))}
+    assert facts["cuda-version"].version == cuda
+    (cudart,) = (wheel.version for wheel in wheels if wheel.name == "nvidia-cuda-runtime-cu12")
+    assert facts["cuda-cudart-dev"].depends == (f"cuda-version {cuda}.*", f"cuda-cudart =={cudart}")
+    assert facts["cuda-cudart-dev"].run_exports == {"weak": (f"cuda-cudart >={cudart},<13.0a0",)}
+    assert len(facts) == 10
+    assert not {"cudnn", "nccl", "cuda-nvcc-tools"} & facts.keys()
+    assert not list(cuda_metadata(plan_from_locks(python="3.11").dependencies, PackageTarget(python="3.11")))
+
+
+def test_they_are_written_once(tmp_path: Path) -> None:
+    planned, target = plan_from_locks(python="3.11", cuda="12.9"), PackageTarget(python="3.11", cuda="12.9")
+    facts = list(cuda_metadata(planned.dependencies, target))
+    packages = [write_metadata_only_package(tmp_path, item) for item in facts]
+    times = [package.stat().st_mtime_ns for package in packages]
+    assert [write_metadata_only_package(tmp_path, item) for item in facts] == packages
+    assert [package.stat().st_mtime_ns for package in packages] == times
+    assert all(name.startswith("info/") for name in unpacked(packages[0]))
+    assert info(packages[0], "about")["extra"] == {"rehearsal": True}
+
+
+def test_programs_stay_executable(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, mode=0o755)
+    package = convert_wheel(path, base_files.sha256(path), tmp_path, TARGET)
+    assert unpacked(package)[f"{SITE}/small/__init__.py"].mode == 0o755
+    assert unpacked(package)[f"{SITE}/small-1.2.dist-info/RECORD"].mode == 0o644

@@ -145,6 +145,7 @@ def test_the_package_holds_the_interpreter_and_no_one_elses_packages(tmp_path: P
 
 def test_the_old_prefix_is_replaced_where_text_holds_it(tmp_path: Path, patchelf: Patchelf) -> None:
     package, _ = write_python_packages(installed(tmp_path / "base"), tmp_path, env={})
+    assert patchelf.set == {"python3.12": "$ORIGIN/../lib", "libpython3.12.so.1.0": "$ORIGIN/../lib"}
     rows = {row["_path"]: row for row in info(package, "paths")["paths"]}
     data = "lib/python3.12/_sysconfigdata__linux_x86_64-linux-gnu.py"
     assert content(package, data).decode() == f"build = {{'LIBDIR': '{PLACEHOLDER}/lib'}}"
@@ -153,11 +154,6 @@ def test_the_old_prefix_is_replaced_where_text_holds_it(tmp_path: Path, patchelf
         data,
         "lib/python3.12/config-3/Makefile",
     }
-
-
-def test_programs_and_libraries_search_relative_to_their_own_folder(tmp_path: Path, patchelf: Patchelf) -> None:
-    write_python_packages(installed(tmp_path / "base"), tmp_path, env={})
-    assert patchelf.set == {"python3.12": "$ORIGIN/../lib", "libpython3.12.so.1.0": "$ORIGIN/../lib"}
 
 
 def test_a_file_that_cannot_be_patched_leaves_no_package(tmp_path: Path, patchelf: Patchelf) -> None:

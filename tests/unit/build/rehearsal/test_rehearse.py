@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.build.bazel import events
 from kiln.build.engine_calls import StepCache
-from kiln.build.job.job import BuildJob, BuildOptions
 from kiln.build.job.messages import StepReporter
 from kiln.build.rehearsal import rehearse
 from kiln.build.rehearsal.rehearse import Rehearsal
@@ -43,18 +42,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
     for file in (downloads / "v1.0.tar.gz", layout.sources / SHA / "v1.0.tar.gz"):
         file.parent.mkdir(parents=True)
         file.touch()
-    job = BuildJob(
-        root=feedstock.root,
-        recipe=feedstock.recipe,
-        config=config.name,
-        options=BuildOptions(),
-        folder=tmp_path / "rehearsal" / "a",
-        cache=tmp_path / "cache",
-        result=tmp_path / "result.json",
-        extra={},
-        compile={events.DISTDIR: str(downloads)},
-        channel=tmp_path / "channel",
-    )
+    job = builders.build_job(feedstock.root, config=config.name, compile={events.DISTDIR: str(downloads)})
     reporter = StepReporter()
     monkeypatch.setattr(rehearse, "ConfigBuilder", CapturedBuilder)
     rendered = pins.close_static_pins(render.render(feedstock, config))
@@ -65,6 +53,7 @@ def test_fetched_sources_come_before_the_users_downloads_which_stay(
         layout=layout,
         step_cache=StepCache(config=job.config, ledger=Ledger(tmp_path / "steps.sqlite"), console=reporter),
         reporter=reporter,
+        environment={},
     ).config_builder(rendered, ())
     assert builder.values["job"].compile == job.compile
     urls = builder.values["engine"].source_archive_mirrors.urls_to_try([URL], SHA)

@@ -11,6 +11,7 @@ from kiln.base import process
 from kiln.base.errors import RehearsalRefused
 from kiln.base.serialization import from_json_values, to_json
 from kiln.build.rehearsal import wheel_choice
+from kiln.build.rehearsal.inputs import required_specs_of_tests
 from kiln.build.rehearsal.substitutes import (
     RequiredPackage,
     RequirementSection,
@@ -22,28 +23,23 @@ from kiln.build.rehearsal.substitutes import (
 )
 from kiln.build.rehearsal.wheel_choice import RequirementsConflict, WheelResolution
 from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan
+from kiln.feedstock import config_file
 from kiln.feedstock.sources import SourceSearch, UnavailableItem
+from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, RenderedConfig, Requirements
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
 
 CONFIG = BuildConfig(name="linux_64_", platform="linux-64", variant={"zlib": ("1",)}, pin_run_as_build={})
 
 
 def output(name: str, host: tuple[str, ...] = (), **changes: Any) -> Output:
-    fields: dict[str, Any] = {
-        "version": "1.0",
-        "build_number": 0,
-        "build_string": "h_0",
-        "subdir": "linux-64",
-        "requirements": Requirements(host=host),
-        "run_exports": {},
-        "about": {},
-        "used": {},
-    }
-    return Output(name=name, **{**fields, **changes})
+    fields = {"version": "1.0", "build_string": "h_0", "requirements": Requirements(host=host), **changes}
+    return builders.output(name, **fields)
 
 
 def wheel(name: str, version: str = "2.0") -> LockedWheel:
@@ -198,9 +194,6 @@ def test_pythons_that_exclude_each_other_are_refused_with_their_places() -> None
     with pytest.raises(RehearsalRefused, match="no Python of a rehearsal satisfies") as caught:
         python_version_for_requirements(required("python 3.10.*", "python >=3.11"), ())
     assert caught.value.why == "python 3.10.* (host of a); python >=3.11 (host of a)"
-
-
-def test_a_free_threaded_python_is_refused() -> None:
     with pytest.raises(RehearsalRefused, match="no free-threaded Python"):
         python_version_for_requirements(required("python 3.13.* *_cp313t"), ())
 
@@ -216,3 +209,49 @@ def test_outputs_of_other_pythons_are_left_out() -> None:
         ("a", {"python": "3.11.* *_cpython"}),
         ("all", {}),
     ]
+
+
+META = """\
+package:
+  name: parent
+  version: 1
+build:
+  script: make
+requirements:
+  build:
+    - make
+  host:
+    - zstd 1.5
+outputs:
+  - name: library
+    requirements:
+      run:
+        - __glibc >=2.17
+        - Tool >=3
+    test:
+      requires:
+        - pytest 8
+      commands:
+        - true
+  - name: program
+    requirements:
+      run:
+        - library
+"""
+
+
+def rendered(folder: Path) -> RenderedConfig:
+    feedstock = builders.feedstock(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
+    return pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, "linux_64_")))
+
+
+def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:
+    config = rendered(tmp_path)
+    entries = required_packages(config, test_specs=required_specs_of_tests(config))
+    assert {(entry.name, entry.version_constraint, entry.section, entry.output) for entry in entries} == {
+        ("make", "", RequirementSection.BUILD, "parent"),
+        ("zstd", "1.5.*", RequirementSection.HOST, "parent"),
+        ("tool", ">=3", RequirementSection.RUN, "library"),
+        ("pytest", "8.*", RequirementSection.TEST, "library"),
+    }
+    assert {entry.section_and_output for entry in entries if entry.name == "zstd"} == {"host of parent"}

@@ -84,13 +84,6 @@ def test_what_another_python_requires_and_no_wheel_provides_is_asked_for_once(an
     assert answers[1:] == [["a"], ["a", "B_c>=1"], ["a"]]
 
 
-def test_a_version_that_another_python_does_not_admit_is_resolved_again(answers: list[Any]) -> None:
-    old = entry("a", "1", 'b<2; python_version < "3.11"')
-    answers += [[old, entry("b", "2")], [old, entry("b", "1.5")]]
-    result = resolve_wheels(["a"], python="3.10", glibc="2.36", env={})
-    assert [wheel.version for wheel in result.wheels] == ["1", "1.5"]
-
-
 def test_pip_brings_setuptools_and_wheel_until_python_3_12(answers: list[Any]) -> None:
     answers += [[entry("pip", "26")], [entry("pip", "26"), entry("setuptools", "80"), entry("wheel", "1")]]
     resolve_wheels(["pip"], python="3.12", glibc="2.36", env={})
@@ -138,3 +131,10 @@ def test_only_keyring_may_be_started() -> None:
     pip_alone.refuse_child_process("open", ("file", "r", 0))
     with pytest.raises(PermissionError):
         pip_alone.refuse_child_process("subprocess.Popen", ("git", ["git", "clone"], None, None))
+
+
+def test_a_version_that_another_python_does_not_admit_is_resolved_again(answers: list[Any]) -> None:
+    old = entry("a", "1", 'b<2; python_version < "3.11"')
+    answers += [[old, entry("b", "2")], [old, entry("b", "1.5")]]
+    result = resolve_wheels(["a"], python="3.10", glibc="2.36", env={})
+    assert [wheel.version for wheel in result.wheels] == ["1", "1.5"]

@@ -5,17 +5,30 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import re
 import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.utils import parse_wheel_filename
 
 from kiln.base import files, process
-from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch
+from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch, UnsupportedPython, VariantFault
 from kiln.build.rehearsal import wheel_download
+from kiln.build.rehearsal.wheel_download import (
+    LOCKS,
+    PYTHONS,
+    cuda_versions,
+    known_upstream_wheel_gaps,
+    plan_from_locks,
+    read_lock,
+    upstream_wheel_gaps,
+)
 from kiln.build.rehearsal.wheels import LockedWheel
+from kiln.conda import pypi
+from kiln.recipe import feedstock
 
 
 def locked(name: str, content: bytes = b"content", platform: str = "any") -> LockedWheel:
@@ -58,11 +71,6 @@ def test_pip_is_asked_for_the_exact_files_of_another_python() -> None:
         *("--platform=manylinux2014_x86_64", "--platform=manylinux_2_17_x86_64"),
         *("--dest", "/d", "--requirement", "/r.txt"),
     )
-
-
-def test_each_requirement_has_its_one_hash() -> None:
-    one = locked("one")
-    assert wheel_download.requirements_text([one]) == f"one==1.0 --hash=sha256:{one.sha256}\n"
 
 
 def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,25 +170,17 @@ def test_pips_own_refusal_names_the_file_and_both_hashes(tmp_path: Path, monkeyp
             'NewConnectionError("refused")',
         ),
         ("Traceback\n  deep\nValueError: odd\n", "ValueError: odd"),
+        ("ERROR: [Errno 28] No space left on device", ""),
+        ("", ""),
     ],
 )
 def test_what_pip_says_last_is_the_reason(says: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, Pip({}, exit_code=1, says=says))
-    with pytest.raises(DownloadFailed, match="pip could not fetch") as caught:
+    put(monkeypatch, Pip({}, exit_code=1 if says else 0, says=says))
+    error = DiskFull if "Errno 28" in says else DownloadFailed
+    match = "while fetching" if error is DiskFull else "pip could not fetch" if says else "pip did not download one"
+    with pytest.raises(error, match=match) as caught:
         wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
     assert why in caught.value.why
-
-
-def test_a_full_disk_is_reported_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, Pip({}, exit_code=1, says="ERROR: [Errno 28] No space left on device"))
-    with pytest.raises(DiskFull, match="while fetching"):
-        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
-
-
-def test_a_file_that_pip_did_not_download_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    put(monkeypatch, Pip({}))
-    with pytest.raises(DownloadFailed, match="pip did not download one"):
-        wheel_download.fetch_wheels([locked("one")], tmp_path, env={})
 
 
 def test_the_progress_of_a_download_is_reported_with_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,3 +239,91 @@ def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
         True,
     ]
     assert batches == [[one.file, two.file], [other.file]]
+
+
+ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
+
+
+ROOT = Path(__file__).parents[4]
+
+
+def versions(wheels: tuple[LockedWheel, ...]) -> dict[str, str]:
+    return {wheel.name: wheel.version for wheel in wheels}
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+@pytest.mark.parametrize("cuda", [None, "12.5", "12.9"])
+def test_each_config_has_upstreams_wheel_and_each_package_once(python: str, cuda: str | None) -> None:
+    planned = plan_from_locks(python=python, cuda=cuda)
+    assert planned.upstream is not None
+    assert planned.upstream.name == ("tensorflow" if cuda else "tensorflow-cpu")
+    assert planned.upstream.version == "2.21.0"
+    assert f"cp{python.replace('.', '')}" in planned.upstream.file
+    assert len(versions(planned.wheels)) == len(planned.wheels)
+    assert {"numpy", "keras", "pip", "setuptools"} <= versions(planned.dependencies).keys()
+    assert ("nvidia-cudnn-cu12" in versions(planned.dependencies)) == (cuda is not None)
+
+
+@pytest.mark.parametrize("cuda", ["12.5", "12.9"])
+def test_the_libraries_are_those_of_the_configs_cuda(cuda: str) -> None:
+    result = versions(plan_from_locks(python="3.11", cuda=cuda).wheels)
+    coupled = ("cublas", "cuda-cupti", "cuda-nvcc", "cuda-nvrtc", "cuda-runtime", "nvjitlink")
+    assert all(result[f"nvidia-{name}-cu12"].startswith(f"{cuda}.") for name in coupled)
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_configs_of_one_python_share_their_python_packages(python: str) -> None:
+    cpu, *others = (versions(plan_from_locks(python=python, cuda=cuda).dependencies) for cuda in (None, "12.5", "12.9"))
+    for other in others:
+        assert {name: version for name, version in other.items() if not name.startswith("nvidia-")} == cpu
+
+
+@pytest.mark.parametrize("lock", ALL)
+def test_each_row_is_a_wheel_of_its_package(lock: str) -> None:
+    for wheel in read_lock(lock):
+        name, version, _, _ = parse_wheel_filename(wheel.file)
+        assert (name, str(version)) == (wheel.name, wheel.version)
+        assert re.fullmatch(r"[0-9a-f]{64}", wheel.sha256)
+        assert wheel.size > 0
+        assert set(wheel.pythons) <= set(PYTHONS)
+        assert wheel.name in pypi.name_mappings(), "its name in conda is known"
+    assert "://" not in (LOCKS / f"{lock}.json").read_text()
+
+
+def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
+    with pytest.raises(UnsupportedPython, match=r"no wheels for Python 3\.9") as python:
+        plan_from_locks(python="3.9")
+    assert "use Python 3.10, 3.11, 3.12 or 3.13" in str(python.value)
+    with pytest.raises(VariantFault, match=r"no wheels for CUDA 11\.8") as cuda:
+        plan_from_locks(python="3.11", cuda="11.8")
+    assert "CUDA 12.5 or 12.9" in str(cuda.value)
+
+
+def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
+    names = (feedstock.load(ROOT).root / "outputs.txt").read_text(encoding="utf-8").splitlines()
+    assert known_upstream_wheel_gaps()
+    for gap in known_upstream_wheel_gaps():
+        assert gap.output in names
+        assert gap.source
+
+
+@pytest.mark.parametrize(
+    ("outputs", "notes"),
+    [
+        (("tensorflow", "small"), []),
+        (
+            ("libtensorflow", "libtensorflow_cc"),
+            [
+                "upstream's wheel has no libtensorflow.so: libtensorflow is not made",
+                "upstream's wheel has no tensorflow::ClientSession: libtensorflow_cc is made without it",
+            ],
+        ),
+    ],
+)
+def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
+    assert [gap.note for gap in upstream_wheel_gaps(outputs)] == notes
+
+
+def test_each_requirement_has_its_one_hash() -> None:
+    one = locked("one")
+    assert wheel_download.requirements_text([one]) == f"one==1.0 --hash=sha256:{one.sha256}\n"

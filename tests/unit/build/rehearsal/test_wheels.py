@@ -83,22 +83,15 @@ def test_a_missing_part_is_named(missing: str, tmp_path: Path) -> None:
 
 def test_the_folder_that_describes_it_must_be_one(tmp_path: Path) -> None:
     assert "0 folders" in refusal(make_wheel(tmp_path, {"small/__init__.py": ""}))
+    assert "Invalid wheel filename" in refusal(make_wheel(tmp_path, name="small-1.2.whl"))
+    (tmp_path / "no-1-py3-none-any.whl").write_bytes(b"no zip")
+    assert "damaged" in refusal(tmp_path / "no-1-py3-none-any.whl")
     assert "2 folders" in refusal(make_wheel(tmp_path, {**contents(), "other-1.dist-info/METADATA": ""}))
 
 
 def test_what_a_package_vendors_does_not_describe_it(tmp_path: Path) -> None:
     with open_wheel(make_wheel(tmp_path, {**contents(), "small/_vendor/other-1.dist-info/METADATA": ""})) as wheel:
         assert wheel.dist_info == "small-1.2.dist-info"
-
-
-def test_an_invalid_file_name_is_refused(tmp_path: Path) -> None:
-    assert "Invalid wheel filename" in refusal(make_wheel(tmp_path, name="small-1.2.whl"))
-
-
-def test_a_file_that_is_not_a_zip_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "small-1.2-py3-none-any.whl"
-    path.write_bytes(b"no zip")
-    assert "damaged" in refusal(path)
 
 
 def test_a_damaged_member_is_refused_when_it_is_read(tmp_path: Path) -> None:

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.build.test.specs import plan_package_tests
+from kiln.base.errors import BrokenPackage, TestsFailed
+from kiln.build.test.specs import WheelName, plan_package_tests, read_packed_tests, require_wheel_for_python
 from kiln.build.test.specs import shell_lines_of_test as lines_of
-from kiln.recipe.rendered import Output, OutputTest, Script
+from kiln.recipe.rendered import OutputTest, Script
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.build.steps import TestStep
 
-APP = Output(
-    name="app",
+
+APP = builders.output(
     version="1.0",
     build_number=3,
     build_string="h_3",
-    subdir="linux-64",
-    run_exports={},
-    about={},
-    used={},
     tests=(
         OutputTest(
             imports=("app.core",),
@@ -42,15 +41,6 @@ def planned(available: set[str] | None = None) -> TestStep:
     return step
 
 
-def test_the_very_package_is_installed_with_what_its_tests_require() -> None:
-    assert planned().specs == ("app ==1.0 h_3", "pip", "gcc_linux-64 14.*")
-
-
-def test_imports_run_before_commands() -> None:
-    assert planned().script[-2:] == ("python -c 'import app.core'", "app --help")
-    assert planned().commands == 2
-
-
 def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
     step = planned({"pip", "app"})
     assert step.specs == ("app ==1.0 h_3", "pip")
@@ -59,6 +49,8 @@ def test_requirements_that_a_channel_lacks_are_omitted_with_a_note() -> None:
 
 def test_files_and_environment_are_the_recipes() -> None:
     step = planned()
+    assert step.specs == ("app ==1.0 h_3", "pip", "gcc_linux-64 14.*"), "the very package, and what its tests require"
+    assert (step.script[-2:], step.commands) == (("python -c 'import app.core'", "app --help"), 2)
     assert step.files == {"t.c": Path("/r/t.c")}
     assert step.environment["PREFIX"] == "/p"
     assert step.environment["PKG_VERSION"] == "1.0"
@@ -121,18 +113,11 @@ def test_each_test_has_a_prefix_and_a_folder_of_its_own_and_each_python_too() ->
     assert steps[2].environment["PREFIX"] == "/p/app-2"
 
 
-@pytest.mark.parametrize(
-    ("language", "package", "line"),
-    [
-        ("perl", "perl", "perl -e 'use X::Y;'"),
-        ("r", "r-base", "Rscript -e 'library(X::Y)'"),
-        ("ruby", "ruby", "ruby -e 'require '\"'\"'X::Y'\"'\"''"),
-    ],
-)
-def test_modules_of_other_languages_are_loaded(language: str, package: str, line: str) -> None:
+@pytest.mark.parametrize(("language", "package"), [("perl", "perl"), ("r", "r-base"), ("ruby", "ruby")])
+def test_modules_of_other_languages_require_their_program(language: str, package: str) -> None:
     (step,) = steps_of(OutputTest(modules={language: ("X::Y",)}))
     assert step.specs[1:] == (package,)
-    assert step.script[-1] == line
+    assert "X::Y" in step.script[-1]
 
 
 def test_build_requirements_of_a_test_have_a_prefix_beside(tmp_path: Path) -> None:
@@ -158,3 +143,128 @@ def test_the_variant_is_in_the_environment_as_scripts_of_builds_see_it() -> None
 def test_source_files_are_those_in_the_package() -> None:
     given = OutputTest(script=Script(lines=("true",)), source_files=("a",))
     assert [step.files_of for step in steps_of(given, OutputTest())] == ["app", ""]
+
+
+# As rattler-build 0.73 writes it, with two entries of package_contents, which it leaves out.
+RATTLER = """\
+- python:
+    imports:
+    - a.b
+- python:
+    imports:
+    - a
+    pip_check: false
+    python_version: '3.11'
+- python:
+    python_version:
+    - '3.11'
+    - 3.12.*
+- perl:
+    uses:
+    - X::Y
+- r:
+    libraries:
+    - l
+- ruby:
+    requires:
+    - q
+- script:
+    interpreter: python
+    env:
+      NAME: value
+    content: |
+      import os
+      print(os.environ["NAME"])
+    cwd: etc/conda/test-files/a/1
+  requirements:
+    run:
+    - dep ==1
+    build:
+    - make
+  files:
+    recipe:
+    - x
+- script:
+  - echo one
+  - test -f x
+- package_contents:
+    files:
+    - x
+- downstream: other
+"""
+
+
+def of(folder: Path, text: str) -> tuple[OutputTest, ...]:
+    (folder / "tests").mkdir()
+    (folder / "tests" / "tests.yaml").write_text(text)
+    return read_packed_tests(folder)
+
+
+def test_the_layout_of_rattler_build(tmp_path: Path) -> None:
+    assert of(tmp_path, RATTLER) == (
+        OutputTest(imports=("a.b",), pip_check=True, by_engine=True),
+        OutputTest(imports=("a",), pythons=("3.11",), by_engine=True),
+        OutputTest(pip_check=True, pythons=("3.11", "3.12.*"), by_engine=True),
+        OutputTest(modules={"perl": ("X::Y",)}, by_engine=True),
+        OutputTest(modules={"r": ("l",)}, by_engine=True),
+        OutputTest(modules={"ruby": ("q",)}, by_engine=True),
+        OutputTest(
+            script=Script(
+                lines=('import os\nprint(os.environ["NAME"])\n',),
+                interpreter="python",
+                environment={"NAME": "value"},
+                folder="etc/conda/test-files/a/1",
+            ),
+            requires=("dep ==1",),
+            requires_build=("make",),
+            by_engine=True,
+        ),
+        OutputTest(script=Script(lines=("echo one", "test -f x")), by_engine=True),
+    )
+
+
+def test_the_layout_of_conda_build(tmp_path: Path) -> None:
+    assert read_packed_tests(tmp_path) == ()
+    folder = tmp_path / "test"
+    folder.mkdir()
+    for name in ("run_test.sh", "run_test.py", "data"):
+        (folder / name).touch()
+    (folder / "test_time_dependencies.json").write_text(json.dumps(["dep 1"]))
+    scripts = {"run_test.py": "run_test.py", "run_test.sh": "run_test.sh"}
+    assert read_packed_tests(tmp_path) == (OutputTest(scripts=scripts, requires=("dep 1.*",)),)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("tests/tests.yaml", "- script:\n    content: x\n    interpreter: cmd\n", "the interpreter 'cmd'"),
+        ("tests/tests.yaml", "- script:\n    file: x.sh\n", "has no content"),
+        ("tests/tests.yaml", "- lua:\n    imports: [x]\n", "of the kind 'lua' are not supported"),
+        ("tests/tests.yaml", "- text\n", ""),
+        ("tests/tests.yaml", "{", ""),
+        ("test/test_time_dependencies.json", "3", ""),
+    ],
+)
+def test_tests_that_cannot_be_run_are_an_error(tmp_path: Path, name: str, text: str, why: str) -> None:
+    (tmp_path / name).parent.mkdir()
+    (tmp_path / name).write_text(text)
+    if name.endswith(".json"):
+        (tmp_path / "test" / "run_test.sh").touch()
+    with pytest.raises(BrokenPackage, match="cannot be run") as refused:
+        read_packed_tests(tmp_path)
+    assert why in refused.value.what
+
+
+def test_a_name_is_parsed() -> None:
+    result = WheelName.from_path(Path("/x/tensorflow_cpu-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"))
+    assert (result.name, result.version, result.python) == ("tensorflow_cpu", "2.21.0", "cp311")
+    assert result.tags == "cp311-cp311-manylinux_2_27_x86_64"
+    with pytest.raises(BrokenPackage, match=r"invalid wheel name: x\.whl"):
+        WheelName.from_path(Path("x.whl"))
+
+
+@pytest.mark.parametrize("tags", ["cp311-cp311", "py3-none", "cp39-abi3"])
+def test_a_wheel_may_be_for_the_python_of_its_config(tags: str) -> None:
+    require_wheel_for_python(WheelName.from_path(Path(f"a-1-{tags}-any.whl")), "3.11")
+    with pytest.raises(TestsFailed, match="is for cp312"):
+        require_wheel_for_python(WheelName.from_path(Path("a-1-cp312-cp312-any.whl")), "3.11")

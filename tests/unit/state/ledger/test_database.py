@@ -203,12 +203,6 @@ def test_anything_but_a_file_is_refused_by_its_name(
         Ledger(tmp_path / "ledger.sqlite")
 
 
-def test_an_empty_file_is_a_new_ledger(tmp_path: Path) -> None:
-    (tmp_path / "ledger.sqlite").touch()
-    with Ledger(tmp_path / "ledger.sqlite") as ledger:
-        assert ledger.run_numbers() == ()
-
-
 def test_leftovers_of_another_ledger_do_no_harm(path: Path) -> None:
     for suffix in database.COMPANIONS:
         path.with_name(path.name + suffix).write_bytes(os.urandom(9000))
@@ -249,3 +243,9 @@ def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest
     read_configs(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
         ledger.begin_run(RUN)
+
+
+def test_an_empty_file_is_a_new_ledger(tmp_path: Path) -> None:
+    (tmp_path / "ledger.sqlite").touch()
+    with Ledger(tmp_path / "ledger.sqlite") as ledger:
+        assert ledger.run_numbers() == ()

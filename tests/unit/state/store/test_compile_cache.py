@@ -7,10 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.state.store.compile_cache import DiskCaches, DiskCacheUsage, caches_to_remove
+from kiln.recipe.feedstock import BuildConfig
+from kiln.state.store.compile_cache import (
+    DiskCaches,
+    DiskCacheUsage,
+    caches_to_remove,
+    compile_cache_name,
+    toolchain_digest,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 MB = 1 << 20
 
@@ -34,16 +42,8 @@ def keys(caches: DiskCaches) -> list[str]:
     return [entry.key for entry in caches.all_caches()]
 
 
-def test_caches_are_told_with_what_they_are_for(caches: DiskCaches) -> None:
-    assert [(entry.key, entry.label) for entry in caches.all_caches()] == [
-        ("a", "for a"),
-        ("b", "for b"),
-        ("c", "for c"),
-    ]
-    assert all(2 * MB <= entry.size < 3 * MB for entry in caches.all_caches())
-
-
 def test_whole_caches_go_the_least_used_first(caches: DiskCaches) -> None:
+    assert [(entry.key, entry.label) for entry in caches.all_caches()] == [(key, f"for {key}") for key in "abc"]
     freed = caches.trim_to_size(5 * MB)
     assert keys(caches) == ["a", "b"]
     assert freed >= 2 * MB
@@ -56,6 +56,7 @@ def test_a_cache_in_use_stays_whole(caches: DiskCaches) -> None:
         assert "c" in keys(caches)
         assert caches.remove_cache(next(entry for entry in caches.all_caches() if entry.key == "c")) == 0
         assert len(list((caches.root / "c" / "cas").iterdir())) == 2
+    assert keys(caches)[0] == "c", "it was used last"
 
 
 def test_of_a_cache_that_stays_the_oldest_entries_go(caches: DiskCaches) -> None:
@@ -70,12 +71,6 @@ def test_room_is_made_of_what_the_run_does_not_use(caches: DiskCaches) -> None:
     assert keys(caches) == before
     caches.remove_caches_to_free_space(1 << 60, keep={"b"})
     assert keys(caches) == ["b"]
-
-
-def test_to_use_a_cache_makes_it_the_one_used_last(caches: DiskCaches) -> None:
-    with caches.locked_folder("c", "for c"):
-        pass
-    assert keys(caches)[0] == "c"
 
 
 def test_no_more_is_removed_than_needed() -> None:
@@ -100,3 +95,62 @@ def test_two_users_of_a_new_cache_keep_what_it_is_for(tmp_path: Path) -> None:
     with caches.locked_folder("k", "cuda12.9"), caches.locked_folder("k", "cuda12.9"):
         assert [entry.label for entry in caches.all_caches()] == ["cuda12.9"]
         assert caches.trim_to_size(0) == 0
+
+
+VARIANT = {
+    "c_compiler_version": "14",
+    "cuda_compiler_version": "12.9",
+    "cudnn": "9.3",
+    "microarch_level": "1",
+    "numpy": "1.26",
+    "python": "3.11.* *_cpython",
+    "docker_image": "quay.io/a:1",
+    "channel_sources": "conda-forge",
+}
+
+
+def key(where: str = "sha256:1", platform: str = "linux-64", **changed: str) -> str:
+    variant = {name: (value,) for name, value in {**VARIANT, **changed}.items()}
+    zipped = (("python", "numpy", "python_impl"),)
+    config = BuildConfig(name="x", platform=platform, variant=variant, zip_keys=zipped, pin_run_as_build={})
+    return compile_cache_name(config, where=where)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"c_compiler_version": "15"},
+        {"cuda_compiler_version": "12.5"},
+        {"cudnn": "9.8"},
+        {"microarch_level": "3"},
+        {"CFLAGS": "-O3"},
+        {"where": "sha256:2"},
+        {"platform": "linux-aarch64"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_changes_the_result_changes_the_cache(changed: dict[str, str]) -> None:
+    assert key(**changed) != key()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"python": "3.12.* *_cpython", "numpy": "2", "python_impl": "cpython"},
+        {"docker_image": "localhost/the-same-by-another-name"},
+        {"channel_sources": "file:///elsewhere"},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_what_does_not_change_it_shares_the_cache(changed: dict[str, str]) -> None:
+    assert key(**changed) == key()
+
+
+def test_a_machine_without_images_is_known_by_its_compilers(tmp_path: Path) -> None:
+    compiler = tmp_path / "gcc"
+    compiler.write_text("#!/bin/sh\n")
+    compiler.chmod(0o755)
+    before = toolchain_digest(str(tmp_path))
+    assert toolchain_digest(str(tmp_path)) == before
+    compiler.write_text("#!/bin/sh\n# another release\n")
+    assert toolchain_digest(str(tmp_path)) != before

@@ -265,12 +265,6 @@ def test_an_archive_is_refused_that_is_damaged_missing_or_larger_than_it_says(tm
         handover.unpack_archive(folder, archive, tmp_path / "c", bound=BOUND)
 
 
-def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) -> None:
-    handover.write_handover_record(tmp_path, a_record(None))
-    data = json.loads((tmp_path / handover.RECORD).read_text())
-    assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
-
-
 def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     work, cache = tmp_path / "work", tmp_path / "cache"
     put(work, "1/kept", b"a file")
@@ -331,3 +325,9 @@ def test_files_and_folders_of_others_are_left_out_and_named(tmp_path: Path) -> N
     (work / "1" / "folder").chmod(0o700)
     unreadable = [["work/1/closed", "Permission denied"], ["work/1/folder", "the folder cannot be listed"]]
     assert json.loads(answer) == [1, unreadable]
+
+
+def test_a_record_of_this_version_can_be_read_by_other_programs(tmp_path: Path) -> None:
+    handover.write_handover_record(tmp_path, a_record(None))
+    data = json.loads((tmp_path / handover.RECORD).read_text())
+    assert (data["state"], data["links"][0]["steps"]) == ("unfinished", ["compile"])
