@@ -132,11 +132,6 @@ def test_countless_different_failures_are_reported_in_part() -> None:
     assert {each.count for each in result} == {2}
 
 
-def test_a_log_without_anything_known() -> None:
-    assert failures.failures_in_log(io.BytesIO(b"all is well\n" * 1000)) == ()
-    assert failures.failures_in_log(io.BytesIO(b"")) == ()
-
-
 def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
     log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])

@@ -32,13 +32,6 @@ def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
     assert read_info_json(conda_package(tmp_path / "p.conda", {}), "about.json") == {}
 
 
-@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x05\x06" + 18 * b"\0"])
-def test_an_invalid_package_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "p.conda").write_bytes(content)
-    with pytest.raises(BrokenPackage, match=r"p\.conda is not a \.conda package"):
-        read_info_json(tmp_path / "p.conda", "about.json")
-
-
 def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Path) -> None:
     words = b" ".join(str(number * number).encode() for number in range(20_000))
     old = conda_package(tmp_path / "old.conda", {"index.json": {"a": 1}}, payload={"share/words": words})
