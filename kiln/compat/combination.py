@@ -242,11 +242,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``.
-
-    Raises:
-        UsageError: when the tables do not have it.
-    """
+    """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``."""
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
@@ -318,11 +314,7 @@ def _is_possible_misspelling(name: str, other: str) -> bool:
 
 
 def parse_compiler(text: str) -> str:
-    """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``.
-
-    Raises:
-        UsageError: when it is not a compiler.
-    """
+    """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``."""
     match = _COMPILER.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(f"{text!r} is not a compiler", hint="gcc-13, clang-18.1.8")

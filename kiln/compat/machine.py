@@ -166,11 +166,7 @@ def compute_capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def driver_and_gpus_from_nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[GpuCard, ...]]:
-    """Return the driver's version and the GPUs, from the driver's management library.
-
-    Raises:
-        OSError: when the library is missing, or fails.
-    """
+    """Return the driver's version and the GPUs, from the driver's management library."""
     functions = ctypes.CDLL(library)
     _call_nvml(functions, "nvmlInit_v2")
     try:
@@ -214,12 +210,7 @@ def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
 
 
 def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
-    """Return the driver's version and the GPUs, from nvidia-smi.
-
-    Raises:
-        MissingTool: without that program.
-        ValueError: when its output is something else.
-    """
+    """Return the driver's version and the GPUs, from nvidia-smi."""
     query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     answer = process.capture(query, env=env, timeout=SECONDS)
     if not answer.ok:
@@ -228,11 +219,7 @@ def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None,
 
 
 def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[GpuCard, ...]]:
-    """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line.
-
-    Raises:
-        ValueError: when a line is something else.
-    """
+    """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line."""
     rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.strip()]
     if any(len(row) != 4 for row in rows):
         raise ValueError(f"nvidia-smi answers {text.strip()[:200]!r}")

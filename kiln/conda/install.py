@@ -83,17 +83,14 @@ def _condarc_envs_dirs(env: Mapping[str, str], home: Path, root: Path | None) ->
     given = [Path(env["CONDARC"])] if env.get("CONDARC") else []
     places = [*given, home / ".condarc", home / ".conda" / ".condarc", *([root / ".condarc"] if root else [])]
     for path in places:
-        if path.is_file():
-            yield from _read_envs_dirs(path)
-
-
-def _read_envs_dirs(path: Path) -> Iterable[str]:
-    document = parse_document(read_text(path, str(path)), str(path), ScalarInterpretation.TEXT)
-    settings = document.value if isinstance(document.value, dict) else {}
-    value = settings.get("envs_dirs", settings.get("envs_path", []))
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError("envs_dirs is not a list of folders", at=Place(file=str(path)), hint="-p DIR")
-    return value
+        if not path.is_file():
+            continue
+        document = parse_document(read_text(path, str(path)), str(path), ScalarInterpretation.TEXT)
+        settings = document.value if isinstance(document.value, dict) else {}
+        value = settings.get("envs_dirs", settings.get("envs_path", []))
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise UsageError("envs_dirs is not a list of folders", at=Place(file=str(path)), hint="-p DIR")
+        yield from value
 
 
 def _expand_path(text: str, env: Mapping[str, str], home: Path) -> Path:
@@ -191,11 +188,7 @@ def _verify_attestation(record: RepoDataRecord, signers: tuple[TrustedSigner, ..
 
 
 def _channel_url(channel: str) -> str:
-    """Return the URL of a channel: of a name, conda.anaconda.org's.
-
-    Raises:
-        UsageError: when it is not a channel.
-    """
+    """Return the URL of a channel: of a name, conda.anaconda.org's."""
     from rattler import Channel
 
     try:
@@ -309,16 +302,13 @@ def previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[s
     A prefix without recorded specs keeps every package by its name.
     """
     there = list(there)
-    specs = [spec for record in there for spec in _requested_specs_of_package(record)] or [
-        record.name.normalized for record in there
-    ]
+    specs: list[str] = []
+    for record in there:
+        single = [record.requested_spec] if record.requested_spec not in {None, "", "None"} else []
+        specs += map(str, record.requested_specs or single)
     anew = {package_name(spec) for spec in but}
-    return tuple(dict.fromkeys(spec for spec in specs if package_name(spec) not in anew))
-
-
-def _requested_specs_of_package(package: PrefixRecord) -> Iterable[str]:
-    single = [package.requested_spec] if package.requested_spec not in {None, "", "None"} else []
-    return [str(spec) for spec in package.requested_specs or single]
+    names = [record.name.normalized for record in there]
+    return tuple(dict.fromkeys(spec for spec in specs or names if package_name(spec) not in anew))
 
 
 def package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:

@@ -78,15 +78,6 @@ def unsafe_package_error(name: str, escapes: Sequence[str]) -> UnsafePackage:
     )
 
 
-def metadata_mismatch_error(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
-    """Return the error of a package whose metadata has another name, version or build than the index."""
-    return BrokenPackage(
-        f"{package_display_name(record)} is another package",
-        why=f"its metadata says {' '.join(names)}, the channel's index {' '.join(expected)}",
-        hint="the file was renamed: the channel's owner should index it again",
-    )
-
-
 def hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> HashMismatch:
     """Return the error of a package whose hash is not the one in the index."""
     indexed = record.md5 if kind == "MD5" else record.sha256
@@ -151,24 +142,19 @@ async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> l
 def require_matching_hashes(records: Iterable[RepoDataRecord]) -> None:
     """Compare the sizes and hashes of packages in folders; those in the cache were compared before.
 
-    Raises:
-        HashMismatch: at the first that differs.
+    An MD5 counts where the index has no other hash.
     """
     for record in records:
         file = local_package_file(record)
-        if file is not None and file.is_file():
-            _require_matching_hash(record, file)
-
-
-def _require_matching_hash(record: RepoDataRecord, file: Path) -> None:
-    """Compare by size and SHA-256, or by MD5 where the index has no other hash."""
-    if record.size is not None and (size := file.stat().st_size) != record.size:
-        raise size_mismatch_error(record, size)
-    if record.sha256:
-        if (digest := files.sha256(file)) != record.sha256.hex():
-            raise hash_mismatch_error(record, digest)
-    elif record.md5 and (digest := files.sha256_and_md5(file)["md5"]) != record.md5.hex():
-        raise hash_mismatch_error(record, digest, kind="MD5")
+        if file is None or not file.is_file():
+            continue
+        if record.size is not None and (size := file.stat().st_size) != record.size:
+            raise size_mismatch_error(record, size)
+        if record.sha256:
+            if (digest := files.sha256(file)) != record.sha256.hex():
+                raise hash_mismatch_error(record, digest)
+        elif record.md5 and (digest := files.sha256_and_md5(file)["md5"]) != record.md5.hex():
+            raise hash_mismatch_error(record, digest, kind="MD5")
 
 
 HOPS = 40  # links in a row, the kernel's own limit (path_resolution(7))
@@ -363,8 +349,10 @@ class PreinstallChecker:
         """Admit a package, or end the installation."""
         record = self.records[package_name]
         folder = self._unpacked_folder(record)
+        if (breach := self.exceeded()) is not None:  # in less time than the watchdog's interval
+            self._refuse_package(breach, folder)
+            return operation
         try:
-            self._require_within_limits()
             self._check_package(record, folder)
         except KilnError as error:
             self._refuse_package(error, folder)
@@ -375,11 +363,7 @@ class PreinstallChecker:
         return operation
 
     def check_installed_packages(self) -> None:
-        """Check the packages in the prefix, which may be removed or stay.
-
-        Raises:
-            UnsafePackage: when a record there names files outside, which would be removed with its package.
-        """
+        """Check the packages in the prefix, which may be removed or stay."""
         for file in sorted((self.prefix / RECORDS).glob("*.json")):
             installed = json.loads(file.read_text(encoding="utf-8"))
             paths = [str(path) for path in installed.get("files", ())]
@@ -392,14 +376,16 @@ class PreinstallChecker:
     def _unpacked_folder(self, record: RepoDataRecord) -> Path:
         return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
 
-    def _require_within_limits(self) -> None:
-        """Raise the error of a limit that was exceeded in less time than the watchdog's interval."""
-        if (breach := self.exceeded()) is not None:
-            raise breach
-
     def _check_package(self, record: RepoDataRecord, folder: Path) -> None:
         index = read_unpacked_info_json(folder, "index.json")
-        _require_same_name_version_build(record, index)
+        name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
+        expected = (record.name.normalized, *_version_and_build(record))
+        if (name.lower(), *version) != expected:
+            raise BrokenPackage(
+                f"{package_display_name(record)} is another package",
+                why=f"its metadata says {' '.join((name, *version))}, the channel's index {' '.join(expected)}",
+                hint="the file was renamed: the channel's owner should index it again",
+            )
         paths = listed_paths(folder)
         links = link_targets(folder, [path for path in paths if not is_outside_prefix(path)])
         if index.get("noarch") == "python":
@@ -420,13 +406,8 @@ class PreinstallChecker:
         if not files.quarantine_path(self.prefix).exists():
             with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
                 self.prefix.rename(files.quarantine_path(self.prefix))
-        self._remove_unpacked_package(folder)
-
-    def _remove_unpacked_package(self, folder: Path) -> None:
-        """Remove a package from the cache, where no half of it may stay when this process is ended meanwhile.
-
-        So it gets the name of an unfinished one first, which the parent process removes.
-        """
+        # No half of it may stay in the cache when this process is ended meanwhile: so it gets the name of an unfinished
+        # one first, which the parent process removes.
         self.send({"unpacking": str(folder), "new": True})
         part = folder.with_name(f".{folder.name}{os.urandom(3).hex()}")
         with contextlib.suppress(FileNotFoundError):  # a package that is refused twice
@@ -438,23 +419,12 @@ def _version_and_build(record: RepoDataRecord) -> tuple[str, str]:
     return str(record.version), str(record.build)
 
 
-def _require_same_name_version_build(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
-    name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
-    expected = (record.name.normalized, *_version_and_build(record))
-    if (name.lower(), *version) != expected:
-        raise metadata_mismatch_error(record, (name, *version), expected)
-
-
 def _is_for_windows(python: RepoDataRecord | None) -> bool:
     return python is not None and python.subdir.startswith("win-")
 
 
 def _site_packages_folder(python: RepoDataRecord | None) -> str:
-    """Return the folder of Python's packages, as rattler derives it from the record of Python.
-
-    Raises:
-        UnsafePackage: when it is outside the prefix.
-    """
+    """Return the folder of Python's packages, as rattler derives it from the record of Python."""
     if python is None:
         return "site-packages"
     minor = ".".join(str(python.version).split(".")[:2])

@@ -87,11 +87,7 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
 
 
 def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
-    """Return the metadata of a package, its files, and what is wrong with them.
-
-    Raises:
-        BrokenPackage: when it is not a package, or damaged.
-    """
+    """Return the metadata of a package, its files, and what is wrong with them."""
     listed = package_reader.read_info_json(package, "paths.json")
     names, prefixes = _listed_paths_and_placeholders(listed)
     entries = (entry for entry in listed.get("paths", ()) if isinstance(entry["_path"], str))
@@ -222,11 +218,7 @@ def _read_about_json(package: Path) -> dict[str, Any]:
 
 
 def _listed_paths_and_placeholders(paths: Any) -> tuple[list[str], dict[str, bytes]]:
-    """Return the paths that a package lists, which installers follow, and the placeholders of the files that have one.
-
-    Raises:
-        BrokenPackage: the list is invalid.
-    """
+    """Return the paths that a package lists, which installers follow, and the placeholders that files have."""
     try:
         files = [(str(item["_path"]), item.get("prefix_placeholder")) for item in paths.get("paths", [])]
     except (AttributeError, KeyError, TypeError) as error:

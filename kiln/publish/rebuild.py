@@ -155,12 +155,7 @@ def _job_folders(folder: Path) -> list[Path]:
 
 
 def read_job_report(path: Path) -> MatrixReport:
-    """Return the report of a job.
-
-    Raises:
-        BrokenPackage: it is invalid, or not of one config.
-        ReleaseRefused: the config is not finished, or was rehearsed.
-    """
+    """Return the report of a job."""
     try:
         data = deliveries.read_report(path)
         for config in data["configs"]:

@@ -222,11 +222,7 @@ def last_run_of_each_config(history: Iterable[MatrixReport]) -> dict[str, tuple[
 
 
 def allowed_package_names(feedstock: Feedstock) -> tuple[str, ...]:
-    """Return the names that a feedstock may publish, as globs.
-
-    Raises:
-        UsageError: when the feedstock has no list of them.
-    """
+    """Return the names that a feedstock may publish, as globs."""
     file = feedstock.root / ALLOWED
     if not file.is_file():
         raise UsageError(

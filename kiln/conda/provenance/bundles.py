@@ -62,11 +62,7 @@ def slsa_statement(file: str, sha256: str, predicate: Mapping[str, Any]) -> byte
 
 
 def parse_statement(payload: bytes) -> Statement:
-    """Return the statement in the payload of an envelope.
-
-    Raises:
-        ValueError: when it is not a valid one.
-    """
+    """Return the statement in the payload of an envelope."""
     value = parse_strict_json(payload)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT:
         raise ValueError("it is not an in-toto statement of version 1")
@@ -203,11 +199,7 @@ def parse_sidecar(data: bytes) -> list[dict[str, Any]]:
 
 
 def parse_bundle(value: Mapping[str, Any]) -> SigstoreBundle:
-    """Return the parts of a bundle.
-
-    Raises:
-        ValueError: when it is not a valid one with an in-toto statement and one signature.
-    """
+    """Return the parts of a bundle."""
     envelope, material = value.get("dsseEnvelope"), value.get("verificationMaterial")
     if not isinstance(media := value.get("mediaType"), str) or not _MEDIA_TYPE.fullmatch(media):
         raise ValueError("it is not a Sigstore bundle of a known version")

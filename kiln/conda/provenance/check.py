@@ -57,11 +57,7 @@ class PublicKey:
 
     @classmethod
     def from_library_key(cls, key: Any) -> PublicKey:
-        """Return a key of the library.
-
-        Raises:
-            ValueError: when it is of another kind.
-        """
+        """Return a key of the library."""
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 

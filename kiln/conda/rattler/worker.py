@@ -172,7 +172,8 @@ class SolveSpecs:
                 hint = "a folder, a URL, or a name such as conda-forge"
                 return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
             case exceptions.SolverError():
-                missing = unsatisfied_specs(why)
+                # The specs that no package satisfies; none when packages exclude each other.
+                missing = list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(why)))
                 needed_by = f", a requirement of {specs}" if set(missing) - set(self.specs) else ""
                 what = f"nothing in {channels} satisfies {', '.join(missing) or specs}{needed_by}"
                 return SolveFailed(what, why=why)
@@ -259,11 +260,6 @@ def unreachable_channel_error(channels: Sequence[str], why: str) -> DownloadFail
         why=f"{url_hosts(urls)}: {cause}" if urls else why,
         hint="check that the channels can be reached, then run the same command again",
     )
-
-
-def unsatisfied_specs(report: str) -> list[str]:
-    """Return the specs that no package satisfies, by the solver's report; empty when packages exclude each other."""
-    return list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(report)))
 
 
 @dataclass(kw_only=True)

@@ -439,11 +439,7 @@ def oidc_audience(url: str) -> str:
 
 
 def request_github_id_token(request_url: str, request_token: str, audience: str) -> str:
-    """Return the ID token of this job of GitHub Actions for an audience, which its runner requests.
-
-    Raises:
-        HttpError: when GitHub does not give it.
-    """
+    """Return the ID token of this job of GitHub Actions for an audience, which its runner requests."""
     parts = urlsplit(request_url)
     if parts.scheme != "https" and parts.hostname not in LOOPBACK:
         why = "the job's identity would be sent unencrypted"

@@ -52,12 +52,7 @@ class ServerClient:
     subdirs: frozenset[str] = frozenset()
 
     def send_change_with_retries(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
-        """Send a change; repeat it when it fails and is not done all the same.
-
-        Raises:
-            TokenRefused: when the server does not accept the token.
-            UploadFailed: with the text ``failure``, after the last attempt.
-        """
+        """Send a change; repeat it when it fails and is not done all the same."""
         reason = ""
         for attempt in range(ATTEMPTS):
             self._pause_before_attempt(attempt)

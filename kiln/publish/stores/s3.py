@@ -167,9 +167,6 @@ class S3Store:
         """Replace the files that differ: shards first, kiln's own record last, which says what is done.
 
         Shards that are not needed any more stay.
-
-        Raises:
-            AlreadyRunning: when another process has changed something since it was read.
         """
         self.lease.renew()
         for subdir, contents in forms.items():

@@ -160,11 +160,7 @@ class ChannelIndex:
         return subdirs_with_defaults({*self.store.subdirs(), *more})
 
     def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, SubdirIndex]:
-        """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
-
-        Raises:
-            BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
-        """
+        """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets."""
         return {name: read_whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)}
 
     def subdir_packages(self, name: str) -> SubdirIndex:
@@ -172,11 +168,7 @@ class ChannelIndex:
         return read_packages_only(name, self._subdir_file_reader(name))
 
     def find_package_path(self, name: str) -> str:
-        """Return the path of a package file, by its name or path.
-
-        Raises:
-            UsageError: when the index does not have it, or several subdirs do.
-        """
+        """Return the path of a package file, by its name or path."""
         paths = self.package_hashes()
         matches = [path for path in paths if path == name or path.endswith(f"/{name}")]
         if len(matches) == 1:

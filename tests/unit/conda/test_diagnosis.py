@@ -110,11 +110,19 @@ def test_specs_that_exclude_each_other_are_named_without_the_others(tmp_path: Pa
     assert error.why.startswith("the solver says\n")
 
 
+def test_the_two_variants_of_tensorflow_exclude_each_other(tmp_path: Path) -> None:
+    packages = [package(f"tensorflow-{kind}", "1", "0", f"c {kind}") for kind in ("cpu", "gpu")]
+    packages += [package("c", version, "0") for version in ("cpu", "gpu")]
+    error = explanation(tmp_path, packages, ("tensorflow-gpu", "tensorflow-cpu"))
+    assert error.hint == "request one of them; tensorflow alone selects the build for the machine"
+    assert explanation(tmp_path, packages, ("nothing",)).hint.startswith("check its name and version")
+
+
 def test_a_version_that_does_not_exist_is_reported_with_the_newest_ones_of_the_channel(tmp_path: Path) -> None:
-    packages = [package("app", version, "0", "__cuda >=12") for version in ("1.9", "1.10", "2.0")]
+    packages = [package("app", version, "0", "__cuda >=12") for version in ("1.9", "1.10", "2.0", "2.1", "2.2", "0")]
     error = explanation(tmp_path, packages, ("app 3.*",))
     assert error.what == "app 3.* cannot be installed from channel on any machine"
-    assert error.why.startswith("the newest versions there of app are 2.0, 1.10, 1.9\nthe solver says\n")
+    assert error.why.startswith("the newest versions there of app are 2.2, 2.1, 2.0, 1.10, 1.9\nthe solver says\n")
     assert "app 3.*" in error.why
 
 
