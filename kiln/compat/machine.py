@@ -15,7 +15,7 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.system import machine
 from kiln.compat.combination import Combination, Gpu
 from kiln.compat.tables import version_numbers
-from kiln.container.engine import ASIDE, Engine, EngineKind, choose_engine
+from kiln.container.engine import ASIDE, EngineKind, choose_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ def probe_machine(env: Mapping[str, str]) -> MachineFacts:
     return MachineFacts(
         system=f"{process.os_release().get('PRETTY_NAME', platform.system())}, {platform.machine()}",
         kernel=platform.release(),
-        glibc=_glibc_version(),
+        glibc=glibc[0] if (glibc := _VERSION.search(machine.c_library_version())) else None,
         avx=_has_avx(PROCESSOR),
         driver=library or driver,
         loaded=_loaded_kernel_module_version(MODULE),
@@ -251,11 +251,6 @@ def _loaded_kernel_module_version(file: Path) -> str | None:
     return match[1] if match else None
 
 
-def _glibc_version() -> str | None:
-    match = _VERSION.search(machine.c_library_version())
-    return match[0] if match else None
-
-
 def _has_avx(file: Path) -> bool | None:
     flags = next((line for line in files.text_or_empty(file).splitlines() if line.startswith("flags")), None)
     return None if flags is None else "avx" in flags.split()
@@ -283,13 +278,10 @@ def _container_engine_and_gpu_support(env: Mapping[str, str], notes: list[str]) 
     if choice.engine is None:
         notes.append(f"container engine: {'; '.join(note.partition(' (')[0] for note in choice.notes[:2])}")
         return None, ""
-    return f"{choice.engine.kind.value} {choice.engine.version}", _engine_gpu_support(choice.engine)
-
-
-def _engine_gpu_support(engine: Engine) -> str:
+    engine, gpus = choice.engine, ""
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
-        return "CDI"
-    runtimes = (
-        engine.run_command("info", "--format", "{{json .Runtimes}}") if engine.kind is EngineKind.DOCKER else None
-    )
-    return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
+        gpus = "CDI"
+    elif engine.kind is EngineKind.DOCKER:
+        runtimes = engine.run_command("info", "--format", "{{json .Runtimes}}")
+        gpus = "nvidia runtime" if runtimes.ok and '"nvidia"' in runtimes.stdout else ""
+    return f"{engine.kind.value} {engine.version}", gpus

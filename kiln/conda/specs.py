@@ -117,7 +117,7 @@ def _normalized_version_text(text: str) -> str:
 
 
 def _parse_component(text: str) -> Part:
-    words = {"post": float("inf"), "dev": "DEV"}  # after all numbers, before all words
+    words: dict[str, float | str] = {"post": float("inf"), "dev": "DEV"}  # after all numbers, before all words
     runs: Part = [int(run) if run.isdigit() else words.get(run, run) for run in _RUNS.findall(text)]
     if not runs:
         raise ValueError("an empty component in a version")

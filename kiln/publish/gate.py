@@ -95,7 +95,13 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes, sizes=sizes)
     inspection.escapes += [path[: package_reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
     inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]
-    about = _read_about_json(package)
+    index, about = (package_reader.read_info_json_object(package, name) for name in ("index.json", "about.json"))
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
+    if not isinstance(about.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
     with package_reader.open_package_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
@@ -104,7 +110,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     return PackageContents(
         sha256=base_files.sha256(package),
         size=package.stat().st_size,
-        index=_read_index_json(package),
+        index=index,
         about=about,
         paths=tuple(inspection.paths),
         licenses=tuple(inspection.licenses),
@@ -199,22 +205,6 @@ def _forbidden_text_offset(secret: ForbiddenText, text: bytes) -> int | None:
         return text.index(secret.needle)
     match = secret.pattern.search(text)
     return match and match.start()
-
-
-def _read_index_json(package: Path) -> dict[str, Any]:
-    index = package_reader.read_info_json_object(package, "index.json")
-    for key in ("depends", "constrains"):
-        specs = index.get(key, [])
-        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
-            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
-    return index
-
-
-def _read_about_json(package: Path) -> dict[str, Any]:
-    about = package_reader.read_info_json_object(package, "about.json")
-    if not isinstance(about.setdefault("extra", {}), dict):
-        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
-    return about
 
 
 def _listed_paths_and_placeholders(paths: Any) -> tuple[list[str], dict[str, bytes]]:
@@ -353,7 +343,21 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
         base = git.base_commit(commit)[:8]
         what = f"built from changes to the commit {base}: commit them and run kiln build --rebuild, or --allow-dirty"
         yield RefusalKind.DIRTY, what
-    yield from _contents_refusal_reasons(candidate)
+    contents = candidate.contents
+    if contents is None:
+        yield RefusalKind.BROKEN, candidate.broken
+        return
+    if contents.sha256 != candidate.artifact.sha256:
+        yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
+    if contents.about.get("extra", {}).get(REHEARSAL):
+        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
+    if not contents.about.get("license"):
+        yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
+    if not contents.licenses:
+        yield RefusalKind.NO_LICENSE, "it has no license text (about/license_file)"
+    yield from ((RefusalKind.LEAK, str(leak)) for leak in contents.leaks[:10])
+    yield from ((RefusalKind.ESCAPE, f"{member!r} leads out of the prefix") for member in contents.escapes[:10])
+    yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
 
 
 def _commit(candidate: Candidate) -> str:
@@ -385,26 +389,6 @@ def _may_be_published_untested(candidate: Candidate, release: Release) -> bool:
 def cross_compilation_text(candidate: Candidate) -> str:
     """Return how a package was cross-compiled, in words; empty for a native build."""
     return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
-
-
-def _contents_refusal_reasons(candidate: Candidate) -> Iterator[tuple[RefusalKind, str]]:
-    contents = candidate.contents
-    if contents is None:
-        yield RefusalKind.BROKEN, candidate.broken
-        return
-    if contents.sha256 != candidate.artifact.sha256:
-        yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
-    if contents.about.get("extra", {}).get(REHEARSAL):
-        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
-    if not contents.about.get("license"):
-        yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
-    if not contents.licenses:
-        yield RefusalKind.NO_LICENSE, "it has no license text (about/license_file)"
-    for leak in contents.leaks[:10]:
-        yield RefusalKind.LEAK, str(leak)
-    for member in contents.escapes[:10]:
-        yield RefusalKind.ESCAPE, f"{member!r} leads out of the prefix"
-    yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
 
 
 def _recipe_mismatches(candidate: Candidate) -> Iterator[str]:

@@ -168,7 +168,7 @@ def release_provenance_and_attestations(
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = package_reader.read_info_files(candidate.path)
         *_, package = recorded_build_of_candidate(matrix, candidate)
-        tested_with = _tested_run_dependencies(package)
+        tested_with = tuple(filter(provenance_contents.is_valid_package, package.tests.run_packages))
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*provenance_contents.build_and_host_packages(info), *tested_with)
         license_ = sbom.license_expression(record.license)
@@ -183,15 +183,12 @@ def release_provenance_and_attestations(
         records[record.sha256] = record
         documents[record.sha256] = package_documents(record, bill, other)
 
-    def bundles_of_package(sha256: str) -> tuple[bytes, ...]:
-        return attesting.sign_package_bundles(records[sha256]) if attesting and sha256 in records else ()
-
+    if attesting is None:
+        return ReleaseAttestations(documents=documents)
     return ReleaseAttestations(
         documents=documents,
-        bundles=bundles_of_package if attesting else None,
-        is_own=lambda sha256, sidecar: (
-            attesting is not None and attesting.has_own_attestation(records[sha256], sidecar)
-        ),
+        bundles=lambda sha256: attesting.sign_package_bundles(records[sha256]) if sha256 in records else (),
+        is_own=lambda sha256, sidecar: attesting.has_own_attestation(records[sha256], sidecar),
     )
 
 
@@ -274,11 +271,6 @@ def _bundled_and_declared_components(
     return provenance_contents.bundled_and_declared_components(
         licenses, [*valid, *(item for item in carried if item.name not in names)]
     )
-
-
-def _tested_run_dependencies(package: PackageReport) -> tuple[ResolvedPackage, ...]:
-    """Return the run dependencies that a package was tested with."""
-    return tuple(filter(provenance_contents.is_valid_package, package.tests.run_packages))
 
 
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:

@@ -45,7 +45,8 @@ def described_differences(one: Path, other: Path) -> list[str]:
     texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
         place = described_content_difference(*(text.get(name) for text in texts))
-        lines.append(f"{name}: {_names_of_changed_attributes(first[name], second[name])}{place}")
+        pairs = zip(_NAMES, first[name], second[name], strict=True)
+        lines.append(f"{name}: {', '.join(attribute for attribute, one, two in pairs if one != two)}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]
 
 
@@ -70,10 +71,6 @@ def _line_excerpt(line: str, other: str) -> str:
     place = next((i for i, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), 0)
     start = max(0, place - LONGEST_LINE // 2)
     return ascii(("..." if start else "") + line[start : start + LONGEST_LINE])
-
-
-def _names_of_changed_attributes(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
-    return ", ".join(name for name, first, second in zip(_NAMES, one, other, strict=True) if first != second)
 
 
 def _member_attributes(package: Path) -> dict[str, tuple[Any, ...]]:

@@ -143,10 +143,6 @@ class ConfigsAndRuns:
                     return self.rendered[config], output
         return None
 
-    def _is_current(self, config: str, report: PackageReport) -> bool:
-        """Return whether a package was built from the feedstock's files as they are now."""
-        return report.feedstock == cache.recipe_and_config_digest(self.feedstock, config)
-
     def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
         reports_by_path: dict[Path, list[tuple[str, PackageReport]]] = {}
@@ -171,13 +167,16 @@ class ConfigsAndRuns:
         return Candidate(
             path=path,
             configs=configs,
-            artifact=report.artifact if report else _artifact_from_file_name(path, sha256),
+            artifact=report.artifact if report else _artifact_outside_ledger(path, sha256),
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
             built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
-            is_current=any(each is report and self._is_current(name, each) for name, each in reports),
+            is_current=any(  # built from the feedstock's files as they are now
+                each is report and each.feedstock == cache.recipe_and_config_digest(self.feedstock, name)
+                for name, each in reports
+            ),
             needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
         )
 
@@ -265,8 +264,7 @@ def _cross_build_platform(rendered: tuple[RenderedConfig, Output] | None) -> str
     return rendered[0].config.build_platform
 
 
-def _artifact_from_file_name(path: Path, sha256: str) -> Artifact:
-    """Return the artifact of a package that is not in the ledger."""
+def _artifact_outside_ledger(path: Path, sha256: str) -> Artifact:
     name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
     return Artifact(
         path=path,

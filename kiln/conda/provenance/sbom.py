@@ -208,7 +208,9 @@ def cyclonedx_bill_of_materials(
     bundled: Iterable[BundledComponent] = (),
 ) -> bytes:
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
-    main = _main_component(record)
+    purl = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
+    library = _library("package", record.name, record.version, purl, record.sha256)
+    main = {**library, **_license_field(record.license)}
     files = tuple(licenses)
     first = {file.license_ref: file.path for file in reversed(files)}
     texts = [_license_file_component(file, has_text=first[file.license_ref] == file.path) for file in files]
@@ -283,12 +285,6 @@ def _license_field(text: str) -> dict[str, Any]:
     declared = license_expression(text)
     named = [{"license": {"name": text}}] if text else []
     return {"licenses": [{"expression": declared}] if declared != NO else named}
-
-
-def _main_component(record: Provenance) -> dict[str, Any]:
-    purl = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
-    main = _library("package", record.name, record.version, purl, record.sha256)
-    return {**main, **_license_field(record.license)}
 
 
 def _license_file_component(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:

@@ -29,7 +29,12 @@ def yank_packages(target: StoreTarget, names: Sequence[str], *, delete: bool = F
     """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
     with _locked_channel_index(target) as index:
         paths = [index.find_package_path(name) for name in names]
-        index.withdraw_packages(set(paths), _with_packages_deleted if delete else _with_packages_withdrawn)
+
+        def withdrawn(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
+            known = subdir.records.keys() & names
+            return (subdir.without_packages(names) if delete else subdir).with_packages_withdrawn(known)
+
+        index.withdraw_packages(set(paths), withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
             attestations.remove_sidecars(target.store, path)
@@ -128,14 +133,6 @@ def _read_index_entries(
         else:
             broken[path] = BrokenPackage(f"{path} is a package of the subdir {entry.subdir}", hint="move it there")
     return entries, broken
-
-
-def _with_packages_withdrawn(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
-    return subdir.with_packages_withdrawn(subdir.records.keys() & names)
-
-
-def _with_packages_deleted(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
-    return subdir.without_packages(names).with_packages_withdrawn(subdir.records.keys() & names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,6 @@ from kiln.conda.provenance.records import ExternalRepository, ResolvedPackage
 from kiln.publish import provenance
 from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import Checkout, RenderedConfig, Source, Staging
-from kiln.state.results import TestReport, TestVerdict
 from kiln.state.store.cache import recipe_digest
 from tests import publishing
 from tests.packages import conda_package, release_package
@@ -169,13 +168,16 @@ def test_sources_are_recorded_without_their_passwords(tmp_path: Path) -> None:
     )
 
 
-def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_bills_list_license_files_and_run_dependencies_unless_forged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     package = release_package(tmp_path, "a", payload={"share/a/NOTICE.txt": b"of others"})
     monkeypatch.setattr(
         provenance, "provenance_record", lambda *_, **__: publishing.record("a-1-0.conda", license="CC0-1.0")
     )
     monkeypatch.setattr(provenance, "recipe_digest", lambda _: "ab")
-    made = SimpleNamespace(tests=SimpleNamespace(run_packages=()), repositories=())
+    tested = [ResolvedPackage(scope="run", name=name, version="1", build="0") for name in ("liba", "../b")]
+    made = SimpleNamespace(tests=SimpleNamespace(run_packages=tested), repositories=())
     monkeypatch.setattr(provenance, "recorded_build_of_candidate", lambda *_: (None, None, made))
     candidate = cast("Any", SimpleNamespace(path=package, contents=SimpleNamespace(about={})))
     attestation = provenance.release_provenance_and_attestations(
@@ -185,6 +187,7 @@ def test_both_bills_of_a_package_list_its_license_files(tmp_path: Path, monkeypa
     statement, spdx, cyclonedx = documents.values()
     digests = [file["digest"]["sha256"] for file in json.loads(statement)["predicate"]["runDetails"]["byproducts"]]
     assert digests == [hashlib.sha256(bill).hexdigest() for bill in (spdx, cyclonedx)]
+    assert {"liba", "../b"} & {one["name"] for one in json.loads(spdx)["packages"]} == {"liba"}
     licenses = {file["fileName"]: file["licenseInfoInFiles"] for file in json.loads(spdx)["files"]}
     assert licenses["./info/licenses/LICENCE"] == ["CC0-1.0"]
     assert licenses["./share/a/NOTICE.txt"][0].startswith("LicenseRef-text-")
@@ -203,20 +206,3 @@ def test_components_have_the_versions_of_the_recipes_sources() -> None:
     forged = ExternalRepository(name="forged", url="file:///etc/passwd")
     (component,) = provenance._bundled_and_declared_components(info, [file], [built, forged])
     assert component.purl == "pkg:github/libeigen/eigen@5.0.0", "that of the build counts"
-
-
-def test_run_dependencies_as_tested_are_recorded_unless_forged() -> None:
-    package = ResolvedPackage(
-        scope="run",
-        name="liba",
-        version="1",
-        build="0",
-        sha256="ab" * 32,
-        url="https://a.example/noarch/liba-1-0.conda",
-    )
-    forged = ResolvedPackage(scope="run", name="../b", version="1", build="0")
-    tests = TestReport(package="a", verdict=TestVerdict.PASSED, run_packages=(package, forged))
-    made = cast("Any", SimpleNamespace(tests=tests))
-    assert [provenance._tested_dependency_identifiers(one) for one in provenance._tested_run_dependencies(made)] == [
-        {"purl": "pkg:conda/liba@1?build=0", "url": package.url, "sha256": "ab" * 32}
-    ]
