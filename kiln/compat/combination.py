@@ -236,8 +236,8 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
                 f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
             )
     return Combination(
-        compiler=None if compiler_name is None else parse_compiler(compiler_name),
-        host=None if host is None else parse_compiler(host),
+        compiler=None if compiler_name is None else _parse_compiler(compiler_name),
+        host=None if host is None else _parse_compiler(host),
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
         if built_for is None
@@ -317,7 +317,7 @@ def _is_possible_misspelling(name: str, other: str) -> bool:
     return digits[0] == digits[1] and len(digits[0]) > 2 and is_similar
 
 
-def parse_compiler(text: str) -> str:
+def _parse_compiler(text: str) -> str:
     """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``."""
     match = _COMPILER.fullmatch(text.strip().lower())
     if match is None:
@@ -330,7 +330,7 @@ def dotted_capability(number: str) -> str:
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
 
 
-def is_capability(text: str) -> bool:
+def _is_capability(text: str) -> bool:
     """Return whether a text is a compute capability in any notation of `capability_number`."""
     return _CAPABILITY.fullmatch(text) is not None
 
@@ -344,7 +344,7 @@ def capability_number(capability: str) -> int:
 
 
 def _checked_capability(part: str) -> str:
-    if not is_capability(part):
+    if not _is_capability(part):
         raise UsageError(f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX")
     return part
 
@@ -432,7 +432,7 @@ def combinations_of_variant(
         cudnn=_version_or_none(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
         bazel=_version_or_none(first.get("bazel")),
-        built_for=tuple(name for name in listed if is_capability(name)),
+        built_for=tuple(name for name in listed if _is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)
     pythons = dict.fromkeys(_version_or_none(value.split(".*")[0].split(" ")[0]) for value in values)

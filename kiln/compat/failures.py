@@ -165,19 +165,12 @@ def _template_values(match: re.Match[str]) -> dict[str, str]:
     """Return the groups of a match, and facts of the tables about them."""
     values = {name: value for name, value in match.groupdict().items() if value is not None}
     if "capability" in values:
-        values["cudas"] = _cuda_range_of_capability(values["capability"])
+        rows = tables.cuda_rows_for_capability(capability_number(values["capability"]))
+        ends = [pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max) if rows]
+        values["cudas"] = f"{ends[0]['first']} to {ends[1]['last']}" if ends else "none that the tables have"
     if "cuda" in values:
         values["gcc"] = newest_accepted_gcc(values["cuda"]) or "unknown"
     return values
-
-
-def _cuda_range_of_capability(capability: str) -> str:
-    """Return the CUDAs that compile for a capability, as a range."""
-    rows = tables.cuda_rows_for_capability(capability_number(capability))
-    if not rows:
-        return "none that the tables have"
-    first, last = (pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max))
-    return f"{first['first']} to {last['last']}"
 
 
 def _filled_template(sentence: str, values: dict[str, str]) -> str:

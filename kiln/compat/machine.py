@@ -142,7 +142,7 @@ def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | No
     except OSError as error:
         notes.append(f"NVML: {error}")
     try:
-        return driver_and_gpus_from_nvidia_smi(env)
+        return _driver_and_gpus_from_nvidia_smi(env)
     except (MissingTool, ValueError) as error:
         notes.append(f"nvidia-smi: {error}".splitlines()[0])
         return None, ()
@@ -199,7 +199,6 @@ def _nvml_gpu_card(functions: ctypes.CDLL, index: int) -> GpuCard:
 
 
 def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    """Call a function of NVML; anything but 0 is an error."""
     try:
         code = getattr(functions, name)(*arguments)
     except AttributeError as error:
@@ -209,8 +208,7 @@ def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
         raise OSError(f"{name}: {(functions.nvmlErrorString(code) or b'').decode(errors='replace')} ({code})")
 
 
-def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
-    """Return the driver's version and the GPUs, from nvidia-smi."""
+def _driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
     query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     answer = process.capture(query, env=env, timeout=SECONDS)
     if not answer.ok:
@@ -259,7 +257,6 @@ def _has_avx(file: Path) -> bool | None:
 def _program_version(
     program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = ""
 ) -> str | None:
-    """Return the version that a program prints; None when it is missing."""
     try:
         answer = process.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
     except MissingTool:

@@ -274,7 +274,6 @@ def _unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[st
 def _note_on_excluding_spec(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
-    """Return the note if one of the other specs excludes all builds for CUDA."""
     name = fallback.name.normalized
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
@@ -290,7 +289,6 @@ def _note_on_excluding_spec(
 def _note_on_compute_capability(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
-    """Return the note if a GPU is older than the builds for CUDA accept."""
     arch = machine.virtual_package_version(compat_machine.NAME)
     if arch is None or (instead := solve(specs, machine.without_virtual_package(compat_machine.NAME))) is None:
         return ""
@@ -303,7 +301,6 @@ def _note_on_compute_capability(
 
 
 def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
-    """Return the note if the driver is older than the builds for CUDA need."""
     here = machine.virtual_package_version("__cuda")
     for cuda in _cuda_versions_to_try(""):
         if (

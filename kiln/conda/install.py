@@ -276,7 +276,7 @@ def plan_install(request: InstallRequest) -> InstallPlan:
     """
     _require_prefix_or_new_folder(request.prefix)
     there = conda_solve.installed_package_records(request.prefix)
-    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
+    specs = (*request.specs, *_previously_requested_specs(there, but=request.specs))
     solve = partial(conda_solve.solve, request.channels, priority=request.priority)
     try:
         records = solve(specs, virtual_packages=request.machine.virtual_packages, installed=there)
@@ -289,14 +289,14 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         request=request,
         specs=specs,
         records=tuple(records),
-        changes=package_changes(there, records),
+        changes=_package_changes(there, records),
         exists=bool(there),
     )
     notes = diagnosis.cpu_build_notes(installation.packages_to_link, specs, solve, request.machine)
     return dataclasses.replace(installation, notes=notes)
 
 
-def previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
+def _previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
     """Return the specs that were requested when a prefix was made, except those requested again.
 
     A prefix without recorded specs keeps every package by its name.
@@ -311,8 +311,7 @@ def previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[s
     return tuple(dict.fromkeys(spec for spec in specs or names if package_name(spec) not in anew))
 
 
-def package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:
-    """Return the changes between the present and the future packages of a prefix, by name."""
+def _package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:
     old = {record.name.normalized: record for record in there}
     changed = [_package_change(record, old.pop(record.name.normalized, None)) for record in records]
     removed = [_package_change(record, record, action=PackageAction.REMOVED) for record in old.values()]
@@ -369,8 +368,8 @@ def execute_install_plan(installation: InstallPlan, *, cache: Path) -> None:
 def _require_unchanged_prefix(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
     request, there = installation.request, conda_solve.installed_package_records(installation.request.prefix)
-    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
-    if specs != installation.specs or package_changes(there, installation.records) != installation.changes:
+    specs = (*request.specs, *_previously_requested_specs(there, but=request.specs))
+    if specs != installation.specs or _package_changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(
             f"another process has changed {request.prefix} since the packages were chosen",
             hint="run the same command again",

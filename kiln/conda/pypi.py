@@ -92,7 +92,6 @@ def project_files(project: str, index: str) -> Iterator[IndexFile]:
 
 
 def _fetch_project_page(url: str) -> tuple[bytes, bool]:
-    """Return the answer of an index, and whether it is JSON."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         try:

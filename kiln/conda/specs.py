@@ -29,13 +29,13 @@ def matches(version: str, spec: str) -> bool:
     from rattler.exceptions import InvalidVersionError
 
     try:
-        return parsed_version_spec(spec).matches(Version(version))
+        return _parsed_version_spec(spec).matches(Version(version))
     except InvalidVersionError as error:
         raise ValueError(f"{version!r} is not a version: {error}") from error
 
 
 @lru_cache(maxsize=1024)
-def parsed_version_spec(spec: str) -> VersionSpec:
+def _parsed_version_spec(spec: str) -> VersionSpec:
     """Return a spec as py-rattler has it, in which no space follows an operator."""
     from rattler import VersionSpec
     from rattler.exceptions import InvalidVersionSpecError

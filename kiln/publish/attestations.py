@@ -142,14 +142,12 @@ def remove_sidecars(store: Store, path: str) -> None:
 
 
 def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
-    """Write a sidecar, and return its package's entry with its hash."""
     store.write(f"{entry.path}{SIDECAR_ENDING}.{sidecar_hash(data)}", data)
     store.write(f"{entry.path}{SIDECAR_ENDING}", data)
     return dataclasses.replace(entry, record={**entry.record, SIDECAR_FIELD: sidecar_hash(data)})
 
 
 def _require_readable_sidecar(data: bytes, path: str) -> None:
-    """Refuse a sidecar that readers refuse."""
     try:
         provenance_bundles.parse_sidecar(data)
     except ProvenanceBroken as error:

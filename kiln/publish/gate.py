@@ -40,7 +40,7 @@ _BYTECODE = "compile the module where it is installed: python -m compileall -d s
 _TEXT = "remove the path from the file in the build script; only $PREFIX is replaced by an install"
 
 
-def build_path_leak_hint(name: str, start: bytes) -> str:
+def _build_path_leak_hint(name: str, start: bytes) -> str:
     """Return how to keep build paths out of a file, which depends on its kind: its name and its first bytes."""
     if name.endswith(".dist-info/direct_url.json"):
         return _DIRECT_URL
@@ -49,8 +49,7 @@ def build_path_leak_hint(name: str, start: bytes) -> str:
     return _COMPILED if start.startswith((b"\x7fELF", b"!<arch>")) else _TEXT
 
 
-def path_at_offset(text: bytes, offset: int) -> str:
-    """Return the path that begins at an offset."""
+def _path_at_offset(text: bytes, offset: int) -> str:
     end = _END.search(text, offset, offset + LONGEST)
     path = text[offset : end.start() if end else offset + LONGEST].decode(errors="replace")
     return path if end else f"{path}..."
@@ -135,7 +134,7 @@ class _PackageInspection:
         """Inspect one member of the archive."""
         name = posixpath.normpath(member.name)
         is_metadata = name == "info" or name.startswith("info/")
-        if member_leads_out_of_prefix(member):
+        if _member_leads_out_of_prefix(member):
             self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
         if member.issym():
             self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
@@ -160,7 +159,7 @@ class _PackageInspection:
         placeholder = self.prefixes.get(name, b"")
         rest, start, hint = b"", 0, ""
         while chunk := content.read(CHUNK):
-            hint = hint or build_path_leak_hint(name, chunk)
+            hint = hint or _build_path_leak_hint(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
@@ -169,14 +168,14 @@ class _PackageInspection:
                 if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
                     path, cure = "", SECRET
                     if secret.what == BUILD_PATH:
-                        path, cure = path_at_offset(installed, offset), hint
+                        path, cure = _path_at_offset(installed, offset), hint
                     leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=path, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
             start -= len(rest)
 
 
-def member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
+def _member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
     """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
     if _is_outside_prefix(member.name) or _has_parent_reference_after_name(member.name):
         return True

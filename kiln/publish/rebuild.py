@@ -120,7 +120,7 @@ def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tupl
         UnknownConfig: the feedstock has no such config.
         UsageError: a folder has no report.
     """
-    reports = [(folder, read_job_report(folder / REPORT)) for given in folders for folder in _job_folders(given)]
+    reports = [(folder, _read_job_report(folder / REPORT)) for given in folders for folder in _job_folders(given)]
     commits = {report.commit for _, report in reports}
     if len(commits) > 1:
         raise ReleaseRefused(
@@ -151,8 +151,7 @@ def _job_folders(folder: Path) -> list[Path]:
     return jobs
 
 
-def read_job_report(path: Path) -> MatrixReport:
-    """Return the report of a job."""
+def _read_job_report(path: Path) -> MatrixReport:
     try:
         data = deliveries.read_report(path)
         for config in data["configs"]:
@@ -240,7 +239,7 @@ def rebuild_and_compare(
     planned = runner.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.from_job(rebuild_job(planned))
+    build = ConfigBuild.from_job(_rebuild_job(planned))
     folder = build.task.folder
     with cache.hold_lock(build.task.lock_file, while_true=lambda: False):
         kill_orphans_in_folder(folder)
@@ -260,7 +259,7 @@ def rebuild_and_compare(
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)
 
 
-def rebuild_job(planned: RunPlan) -> ConfigJob:
+def _rebuild_job(planned: RunPlan) -> ConfigJob:
     """Return the one job of a plan, with a separate log, and without reused packages.
 
     A cold build makes every package itself; under another key it finds no compile in a cache.
@@ -277,7 +276,6 @@ def rebuild_job(planned: RunPlan) -> ConfigJob:
 
 
 def _rebuilt_package(build: ConfigBuild, name: str) -> Path:
-    """Build the config and return the package of a name."""
     result, outcome = build.run_build_process()
     error = config_build_error(result, outcome, build.task.job)
     if error is not None:

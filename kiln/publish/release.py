@@ -298,7 +298,6 @@ def latest_packages_of_configs(feedstock: Feedstock, configs: Iterable[str]) -> 
 
 
 def _unchanged_package_files(config: ConfigRun) -> tuple[Path, ...]:
-    """Return a config's package files, none if one is missing or another."""
     artifacts = [package.artifact for package in config.packages if not package.artifact.is_wheel]
     if not all(artifact.path.is_file() and files.sha256(artifact.path) == artifact.sha256 for artifact in artifacts):
         return ()

@@ -288,7 +288,6 @@ class PackageAttestationCheck:
         )
 
     def _bundles_signed_by_key(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
-        """Yield the valid bundles about this package that a key has signed."""
         for one in bundles:
             number = one.number + 1
             if one.bundle is None or one.statement is None:
@@ -310,7 +309,6 @@ class PackageAttestationCheck:
         return False
 
     def _facts_attested_by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
-        """Return what an identity attests of a publication to this channel."""
         verified = self._verify_identity(signer)
         if verified is None:
             return None

@@ -185,10 +185,10 @@ def parse_exact_spec(spec: str) -> tuple[str, str] | None:
 
 def conda_purl(name: str, version: str = "", **qualifiers: str) -> str:
     """Return the package URL of a conda package."""
-    return format_purl("conda", name, version=version, **qualifiers)
+    return _format_purl("conda", name, version=version, **qualifiers)
 
 
-def format_purl(purl_type: str, *names: str, version: str = "", **qualifiers: str) -> str:
+def _format_purl(purl_type: str, *names: str, version: str = "", **qualifiers: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec) with the qualifiers that are not empty."""
     parts = [f"pkg:{purl_type}", *(quote(name, safe="") for name in names)]
     more = [f"{key}={quote(value, safe=_UNQUOTED.get(key, ''))}" for key, value in sorted(qualifiers.items()) if value]
@@ -338,7 +338,7 @@ def bundled_and_declared_components(
         _component_of_repository(repository, evidence=files)
         if repository is not None
         else BundledComponent(
-            name=name, version=version, purl=format_purl("generic", name, version=version), evidence=files
+            name=name, version=version, purl=_format_purl("generic", name, version=version), evidence=files
         )
         for repository, name, version, files in named
     ]
@@ -404,9 +404,9 @@ def _repository_purl(repository: ExternalRepository, version: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
     if repository.registry:
         registry = "" if repository.registry == CENTRAL_REGISTRY else repository.registry
-        return format_purl("bazel", repository.name.lower(), version=version, repository_url=registry)
+        return _format_purl("bazel", repository.name.lower(), version=version, repository_url=registry)
     owner, name, revision = _git_owner_name_and_revision(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":
-        return format_purl("github", owner.lower(), name.lower(), version=repository.version or revision)
+        return _format_purl("github", owner.lower(), name.lower(), version=repository.version or revision)
     checksum = f"sha256:{repository.sha256}" if repository.sha256 else ""
-    return format_purl("generic", repository.name, version=version, checksum=checksum, download_url=repository.url)
+    return _format_purl("generic", repository.name, version=version, checksum=checksum, download_url=repository.url)

@@ -166,7 +166,6 @@ class _RattlerProcess:
                 return
 
     def _crash_failure(self, operation: str, bounds: Limits) -> dict[str, Any]:
-        """Return the failure of a process that ended or hangs without an answer."""
         with contextlib.suppress(Exception):
             self.process.wait(timeout=ENDING)
         code = self.process.poll()

@@ -223,7 +223,7 @@ class Server(abc.ABC):
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a package from a channel; most servers list all that they have, so delete it."""
-        name, version, _ = parse_package_file_name(path)
+        name, version, _ = _parse_package_file_name(path)
         place = {"channel": channel, "name": name, "version": quote(version), "path": path}
         self.api.send_json_request("DELETE", self.deletion.format(url=self.url, **place))
 
@@ -240,7 +240,7 @@ class Server(abc.ABC):
         return None
 
 
-def parse_package_file_name(path: str) -> tuple[str, str, str]:
+def _parse_package_file_name(path: str) -> tuple[str, str, str]:
     """Return name, version and build of the package file at a path."""
     name, version, build = path.rpartition("/")[2].removesuffix(".conda").rsplit("-", 2)
     return name, version, build
@@ -397,7 +397,7 @@ class Anaconda(Server):
         self._change_label("DELETE", path, channel)
 
     def _change_label(self, method: str, path: str, channel: str) -> None:
-        name, version, _ = parse_package_file_name(path)
+        name, version, _ = _parse_package_file_name(path)
         body = {"package": name, "version": version, "basename": path}
         self.api.send_json_request(method, self._label_api_url(channel), body=body)
 

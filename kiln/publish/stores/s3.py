@@ -180,7 +180,6 @@ class S3Store:
                     self._replace_object_if_unchanged(f"{subdir}/{name}", contents[name], current[name])
 
     def _replace_object_if_unchanged(self, path: str, data: bytes, tag: str | None) -> None:
-        """Replace one version of a file."""
         from botocore.exceptions import ClientError
 
         try:

@@ -120,7 +120,6 @@ def _locked_channel_index(target: StoreTarget) -> Iterator[ChannelIndex]:
 def _read_index_entries(
     paths: Sequence[str], read: Callable[[str], IndexEntry]
 ) -> tuple[list[IndexEntry], dict[str, BrokenPackage]]:
-    """Return the entries of the packages that can be read, and the errors of the others by path."""
     entries, broken = [], {}
     for path in paths:
         try:
@@ -205,7 +204,6 @@ class ChannelIndex:
             self.store.remove(f"{subdir}/{STALE}")
 
     def _visible_entries(self) -> list[IndexEntry]:
-        """Return the entries that readers find at this moment."""
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
             for name in self.subdir_names()

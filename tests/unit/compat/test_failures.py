@@ -142,36 +142,6 @@ def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     ]
 
 
-def test_different_architectures_are_different_failures() -> None:
-    log = (
-        b"nvcc fatal : Unsupported gpu architecture 'compute_35'\nnvcc fatal : Unsupported gpu architecture 'sm_120'\n"
-    )
-    assert ["compute_35" in each.cause for each in failures.failures_in_log(io.BytesIO(log))] == [True, False]
-
-
-class Endless(io.RawIOBase):
-    """A log of megabytes that is never in memory as a whole: blocks of lines, then one line that matters."""
-
-    def __init__(self, blocks: int) -> None:
-        self.block = (
-            b"[1,234 / 56,789] Compiling tensorflow/core/kernels/cwise_op_add.cc; 12s local, remote-cache\n" * 1000
-        )
-        self.left = blocks
-        self.last = b"Illegal instruction (core dumped)\n"
-
-    def read(self, _size: int = -1) -> bytes:
-        if self.left:
-            self.left -= 1
-            return self.block
-        last, self.last = self.last, b""
-        return last
-
-
-def test_a_long_log_is_read_in_pieces() -> None:
-    (result,) = failures.failures_in_log(Endless(40))  # type: ignore[arg-type]  # all that is read of it is read()
-    assert (result.line, result.name) == (40_001, "illegal instruction")
-
-
 def test_an_endless_line_is_searched_around_the_words() -> None:
     log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
     (result,) = failures.failures_in_log(io.BytesIO(log))

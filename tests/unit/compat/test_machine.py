@@ -121,11 +121,6 @@ def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
     assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
 
 
-def test_a_driver_that_is_not_the_kernels() -> None:
-    answers = compat_verdict.newest_tensorflow_results(facts(loaded="525.60.13"))
-    assert answers["running"].verdict is Verdict.CANNOT
-
-
 @pytest.mark.parametrize("file", MACHINES, ids=lambda file: file.stem)
 def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())
@@ -159,14 +154,6 @@ def test_an_override_replaces_the_gpus_and_an_empty_one_removes_them() -> None:
     assert version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, "9.0") == "8.6"
     assert version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}) == "8.6"
     assert version({"CONDA_OVERRIDE_CUDA_ARCH": ""}, "9.0") is None
-
-
-def test_gpus_are_not_detected_where_the_answer_does_not_depend_on_them() -> None:
-    def detect() -> tuple[str, ...]:
-        raise AssertionError
-
-    assert machine.cuda_arch_version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, has_cuda=True, capabilities=detect) == "8.6"
-    assert machine.cuda_arch_version({}, has_cuda=False, capabilities=detect) is None
 
 
 @pytest.mark.parametrize("value", ["nine", "9", "sm_90", "9.0a", "9.0=0", "9.0\n"])

@@ -125,21 +125,6 @@ def test_no_release_of_serving_is_refused_with_its_own_versions(row: tables.Row)
     assert judge_combination(combination_from_options(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
 
 
-def test_the_p3_case() -> None:
-    asked = {
-        "serving": "1.12",
-        "tf": "1.12",
-        "cuda": "9.0",
-        "cudnn": "7",
-        "gpu": "p3",
-        "compiler": "gcc-4.8",
-        "bazel": "0.15.0",
-    }
-    answer = judge_combination(combination_from_options(asked))
-    assert answer.verdict is Verdict.WORKS
-    assert answer.variants[:2] == ("cuda_compiler_version:", '  - "9.0"')
-
-
 def test_the_worst_finding_decides() -> None:
     assert (
         judge_combination(combination_from_options({"tf": "2.18", "cuda": "13.0", "gpu": "p3"})).verdict
@@ -187,11 +172,6 @@ def test_parts_that_only_a_release_connects_are_unknown_without_one() -> None:
     )
 
 
-def test_a_c_library_and_a_driver_need_no_release() -> None:
-    asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
-    assert judge_combination(combination_from_options(asked)).verdict is Verdict.COSTS
-
-
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
     assert {
         item.verdict for item in judge_combination(combination_from_options({"tf": "2.20", "gpu": "99.9"})).findings
@@ -231,10 +211,6 @@ def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda
         if item.rule == "releases"
     ]
     assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
-
-
-def test_of_nothing_nothing_is_said() -> None:
-    assert judge_combination(combination_from_options({})).findings == ()
 
 
 def test_a_single_release_yields_its_tested_versions() -> None:
