@@ -87,7 +87,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("cuDNN and GPU", "cudnn 9.17; cuda 12.9; gpu V100", CANNOT, "has no kernels for V100", "cudnn"),
         ("cuDNN and driver", "cudnn 9.17; cuda 13.0; driver 575.57.08", CANNOT, "580.65.06", "cudnn"),
         ("known failure", "tf 2.18; gpu RTX 5070 Ti", CANNOT, "CUDA_ERROR_INVALID_PTX", "known_failure"),
-        ("known failure", "tf 2.21; cuda 12.5; gpu RTX 5090", CANNOT, "known to fail", "known_failure"),
+        ("known failure", "tf 2.21; cuda 12.5; gpu RTX 5090", CANNOT, "it needs CUDA 12.8 or newer", "known_failure"),
         ("known failure", "tf 2.14; gpu 12.0", UNKNOWN, "later wheels", "known_failure"),
         ("known failure", "tf 1.15; gpu A100", CANNOT, "CUBLAS_STATUS_EXECUTION_FAILED", "known_failure"),
         ("known failure", "tf 1.15; gpu H100", UNKNOWN, "on older GPUs, up to 8.6", "known_failure"),
