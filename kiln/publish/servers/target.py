@@ -85,13 +85,12 @@ class ServerClient:
 
     def indexed_hashes(self, channel: str) -> dict[str, str]:
         """Return the hashes in the index of a channel, by path."""
-        return {
-            f"{subdir}/{file}": str(record.get("sha256", ""))
-            for subdir in subdirs_with_defaults(self.subdirs)
-            for file, record in self._read_with_retries(
-                _download_index_records, f"{self.server.channel_url(channel)}/{subdir}/repodata.json", {}
-            ).items()
-        }
+        hashes: dict[str, str] = {}
+        for subdir in subdirs_with_defaults(self.subdirs):
+            url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
+            records: dict[str, Any] = self._read_with_retries(_download_index_records, url, {})
+            hashes |= {f"{subdir}/{file}": str(record.get("sha256", "")) for file, record in records.items()}
+        return hashes
 
     def package_hash(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
         """Return the hash of a package that a channel has, also of one that is not in its index yet."""
