@@ -1,6 +1,6 @@
 """Run the tests: `python -m tests`; `--fast` checks a change in a minute, `--all` runs everything, `--bench` measures.
 
-Other arguments are pytest's: `python -m tests tests/unit/conda/test_specs_versions.py -k order`.
+Other arguments are pytest's: `python -m tests tests/unit/conda/test_specs.py -k order`.
 
 By any Python from 3.10 on with nothing installed: the environment (.venv) and the test tools are set up on first use.
 """

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from kiln.compat.combination import Combination, DoctorResult, Finding, Suggestion
     from kiln.compat.failures import LogFailure
     from kiln.compat.machine import MachineFacts
-    from kiln.recipe.feedstock import Feedstock
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
 OPTIONS = {
@@ -63,22 +62,17 @@ def run(options: argparse.Namespace, root: Path) -> int:
     """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
     names = (*OPTIONS, "gpu", "cc", "built_for")
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
-    require_at_most_one_question(options, versions)
+    _require_at_most_one_question(options, versions)
     if options.log is not None or options.error is not None:
-        return diagnose_log_or_error_text(options)
+        return _diagnose_log_or_error_text(options)
     if versions:
-        return print_results([combination_result(versions, here=options.here)], as_json=options.json)
+        return print_results([_combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
-        return print_config_results(root, options)
-    return show_machine_and_runnable_versions(root, as_json=options.json)
+        return _print_config_results(root, options)
+    return _show_machine_and_runnable_versions(root, as_json=options.json)
 
 
-def require_at_most_one_question(options: argparse.Namespace, versions: dict[str, str]) -> None:
-    """Refuse more than one question.
-
-    Raises:
-        UsageError: for more than one of a config, versions, a log and an error text.
-    """
+def _require_at_most_one_question(options: argparse.Namespace, versions: dict[str, str]) -> None:
     questions = {
         "a config": options.config is not None,
         "versions": bool(versions),
@@ -90,12 +84,7 @@ def require_at_most_one_question(options: argparse.Namespace, versions: dict[str
         raise UsageError(f"{' and '.join(subjects)} cannot be checked at once", hint="run one command for each")
 
 
-def combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
-    """Return the result for the combination that the options describe.
-
-    Raises:
-        UsageError: for an invalid version or GPU.
-    """
+def _combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
     from kiln.compat.combination import combination_from_options as combination_of
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
@@ -118,27 +107,20 @@ def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
     return compat_verdict.judge_combination(combination)
 
 
-def print_config_results(root: Path, options: argparse.Namespace) -> int:
-    """Print the results for a config, one for each of its Pythons."""
+def _print_config_results(root: Path, options: argparse.Namespace) -> int:
     from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.run import recipe_checks
 
-    feedstock = recipe_feedstock.load(root)
-    results = config_results(feedstock, Path(options.config).name.removesuffix(".yaml"), here=options.here)
+    feedstock, name = recipe_feedstock.load(root), Path(options.config).name.removesuffix(".yaml")
+    combinations = recipe_checks.version_combinations_of_config(feedstock, name)
+    results = [judge_combination(combination, here=options.here) for combination in combinations]
+    if not combinations:
+        results = [recipe_checks.result_for_config_outside_tables(feedstock, name)]
     is_new = (feedstock.recipe / "variants.yaml").is_file()
     return print_results(results, as_json=options.json, variant_file="variants.yaml" if is_new else VARIANT_FILE)
 
 
-def config_results(feedstock: Feedstock, name: str, *, here: bool) -> list[DoctorResult]:
-    """Return the results for a config, one for each of its Pythons."""
-    from kiln.run import recipe_checks
-
-    combinations = recipe_checks.version_combinations_of_config(feedstock, name)
-    if not combinations:
-        return [recipe_checks.result_for_config_outside_tables(feedstock, name)]
-    return [judge_combination(combination, here=here) for combination in combinations]
-
-
-def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
+def _show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
     """Print this machine's properties, and what runs and builds on it."""
     from kiln.base.serialization import to_json
     from kiln.base.system.files import nearest_existing_path
@@ -164,11 +146,11 @@ def show_machine_and_runnable_versions(root: Path, *, as_json: bool) -> int:
         }
         print(json.dumps(data, indent=2))
     else:
-        lines = machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
+        lines = _machine_property_lines(facts, arch, resources.cores, resources.memory, disk)
         ranges = compat_verdict.cuda_ranges_by_verdict(cudas)
         print_folded("\n".join((*lines, *(f"CUDA, {verdict}: {found}" for verdict, found in ranges.items()))))
         for purpose, answer in answers.items():
-            print_folded(f"\n{purpose}: " + "\n".join(doctor_result_lines(answer)))
+            print_folded(f"\n{purpose}: " + "\n".join(_doctor_result_lines(answer)))
     return exit_code(answers.values())
 
 
@@ -178,7 +160,7 @@ def print_results(answers: list[DoctorResult], *, as_json: bool, variant_file: s
         data = [answer.as_data() for answer in answers]
         print(json.dumps(data[0] if len(data) == 1 else data, indent=2))
     else:
-        print_folded("\n\n".join("\n".join(doctor_result_lines(answer, variant_file)) for answer in answers))
+        print_folded("\n\n".join("\n".join(_doctor_result_lines(answer, variant_file)) for answer in answers))
     return exit_code(answers)
 
 
@@ -187,22 +169,22 @@ def exit_code(answers: Iterable[DoctorResult]) -> int:
     return IncompatibleVersions.exit_code if any(answer.verdict.value == "cannot work" for answer in answers) else 0
 
 
-def doctor_result_lines(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
+def _doctor_result_lines(answer: DoctorResult, variant_file: str = VARIANT_FILE) -> Iterator[str]:
     """Yield the lines of a result: the verdict, the reasons with their rows, and working alternatives."""
     yield f"{answer.verdict.value}: {answer.combination.text}"
     printed: set[str] = set()
     for finding in sorted(answer.findings, key=lambda finding: -finding.verdict.rank):
-        yield from finding_lines(finding, printed)
+        yield from _finding_lines(finding, printed)
     if answer.nearest:
         yield "nearest working combinations:"
         for suggestion in answer.nearest:
-            yield from suggestion_lines(suggestion)
+            yield from _suggestion_lines(suggestion)
     if answer.variants:
         yield f"in recipe/{variant_file}:"
         yield from (f"    {line}" for line in answer.variants)
 
 
-def finding_lines(finding: Finding, printed: set[str]) -> Iterator[str]:
+def _finding_lines(finding: Finding, printed: set[str]) -> Iterator[str]:
     """Yield the lines of a reason and its table rows; a row printed before is only referred to."""
     yield f"  {SIGNS[finding.verdict.value]} {finding.reason}"
     for row in finding.rows:
@@ -214,14 +196,13 @@ def finding_lines(finding: Finding, printed: set[str]) -> Iterator[str]:
         yield f"          {row['source']}"
 
 
-def suggestion_lines(suggestion: Suggestion) -> Iterator[str]:
-    """Yield the lines of a working combination and its variants."""
+def _suggestion_lines(suggestion: Suggestion) -> Iterator[str]:
     cost = "" if suggestion.verdict.value == "works" else f", {suggestion.verdict.value}"
     yield f"  {suggestion.combination.text} (changed: {', '.join(suggestion.changes)}{cost})"
     yield from (f"      {line}" for line in suggestion.variants)
 
 
-def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
+def _machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, memory: int, disk: int) -> Iterator[str]:
     """Yield a line for each property of this machine; ``arch`` is the version of ``__cuda_arch``."""
     from kiln.base.files import human_readable_size
 
@@ -250,12 +231,7 @@ def machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, me
     yield from (f"note: {note}" for note in facts.notes)
 
 
-def diagnose_log_or_error_text(options: argparse.Namespace) -> int:
-    """Print the known failures in a log or an error text.
-
-    Raises:
-        UsageError: if the file cannot be read.
-    """
+def _diagnose_log_or_error_text(options: argparse.Namespace) -> int:
     from kiln.compat import failures
 
     if options.error is not None:
@@ -271,13 +247,12 @@ def diagnose_log_or_error_text(options: argparse.Namespace) -> int:
     print(
         json.dumps([failure.as_data() for failure in matches], indent=2)
         if options.json
-        else "\n\n".join(known_failure_texts(matches))
+        else "\n\n".join(_known_failure_texts(matches))
     )
     return 0
 
 
-def known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
-    """Yield the text of each known failure."""
+def _known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
     if not matches:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"
     for failure in matches:

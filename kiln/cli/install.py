@@ -53,7 +53,7 @@ def run_test(options: argparse.Namespace, root: Path) -> int:
 
     if absent := [str(path) for path in options.packages if not path.is_file()]:
         raise UsageError(f"no such file: {', '.join(absent)}")
-    gpus = require_gpus() if options.gpu else None
+    gpus = _require_gpus() if options.gpu else None
     feedstock, machine = recipe_feedstock.load(root), machine_virtual_packages(os.environ)
     with process_table.termination_as_interrupt():
         reports = tester.install_and_test_packages(
@@ -71,7 +71,7 @@ def run_test(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def require_gpus() -> tuple[str, ...]:
+def _require_gpus() -> tuple[str, ...]:
     """Return the GPUs of this machine.
 
     Raises:
@@ -150,7 +150,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     from kiln.cli.output import command_steps_view, print_notes
     from kiln.conda import install
 
-    steps, rules = command_steps_view(), required_signers(options)
+    steps, rules = command_steps_view(), _required_signers(options)
     with process_table.termination_as_interrupt():
         with steps.step("solve"):
             plan = install.plan_install(install_request(options))
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             print_notes([f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"])
         print_notes(plan.notes)
         if not options.json:
-            print("\n".join(package_change_lines(plan)))
+            print("\n".join(_package_change_lines(plan)))
         if rules is not None and plan.packages_to_link:
             with steps.step(f"verify the attestations of {count_text(len(plan.packages_to_link), 'package')}"):
                 install.verify_attestations(plan.packages_to_link, rules)
@@ -167,12 +167,12 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
             with nullcontext() if plan.is_up_to_date else steps.step(title):
                 install.execute_install_plan(
-                    plan, cache=(options.cache or default_package_cache(os.environ)).absolute()
+                    plan, cache=(options.cache or _default_package_cache(os.environ)).absolute()
                 )
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:
-        print(json.dumps(install_plan_as_data(plan, dry=options.dry_run), indent=2))
+        print(json.dumps(_install_plan_as_data(plan, dry=options.dry_run), indent=2))
     return 0
 
 
@@ -198,7 +198,7 @@ def install_request(options: argparse.Namespace) -> InstallRequest:
     )
 
 
-def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
+def _required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     """Return the signers that the command line requires; None without any."""
     from kiln.conda.install import RequiredSigners
 
@@ -208,13 +208,13 @@ def required_signers(options: argparse.Namespace) -> RequiredSigners | None:
     return RequiredSigners.parse(
         options.require_attestation,
         channel_of=lambda text: next(
-            (name for name in channels if name in {text, parsed_channel_or_empty(text)}), None
+            (name for name in channels if name in {text, _parsed_channel_or_empty(text)}), None
         ),
         signers=lambda text: arguments.trusted_attestation_signers(options, [text]),
     )
 
 
-def parsed_channel_or_empty(text: str) -> str:
+def _parsed_channel_or_empty(text: str) -> str:
     """Return a channel as ``--from`` takes it; empty for a text that it refuses."""
     try:
         return arguments.parse_channel(text)
@@ -228,7 +228,7 @@ def activation_commands(prefix: Path, name: str | None = None) -> str:
     return f"activate  conda activate {shlex.quote(name or str(prefix))}\n      or  {without_conda}"
 
 
-def default_package_cache(environment: Mapping[str, str]) -> Path:
+def _default_package_cache(environment: Mapping[str, str]) -> Path:
     """Return rattler's and pixi's folder of unpacked packages, which rattler 0.28 does not expose."""
     if folder := environment.get("RATTLER_CACHE_DIR"):
         return Path(folder) / "pkgs"
@@ -255,12 +255,11 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
     )
 
 
-def package_change_lines(plan: InstallPlan) -> Iterator[str]:
-    """Yield a line for each change of a package, and the total."""
+def _package_change_lines(plan: InstallPlan) -> Iterator[str]:
     from kiln.base.files import human_readable_size
     from kiln.base.text import count_text
 
-    rows = [package_change_columns(change) for change in plan.changes]
+    rows = [_package_change_columns(change) for change in plan.changes]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     for row in rows:
         yield "  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)).rstrip()
@@ -272,15 +271,13 @@ def package_change_lines(plan: InstallPlan) -> Iterator[str]:
     yield f"{count_text(len(changes), 'package')}, {size}, {plan.request.prefix}"
 
 
-def package_change_columns(change: PackageChange) -> tuple[str, ...]:
-    """Return the columns of a change."""
+def _package_change_columns(change: PackageChange) -> tuple[str, ...]:
     was = f"was {change.was}" if change.was else ""
     place = change.channel.rstrip("/").rpartition("/")[2]
     return (SIGNS[change.action.value], change.name, change.version, change.build, place, was)
 
 
-def install_plan_as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
-    """Return the installation as JSON values."""
+def _install_plan_as_data(plan: InstallPlan, *, dry: bool) -> dict[str, object]:
     from kiln.base.serialization import to_json
 
     return {

@@ -143,7 +143,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
         elif options.reindex:
             reindex_channel(require_store_target(channel), options)
         else:
-            print_results(options, **publish_finished_packages(channel, options, root))
+            print_results(options, **_publish_finished_packages(channel, options, root))
     return 0
 
 
@@ -164,14 +164,13 @@ def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
     return frozenset(config.platform for config in config_file.read_configs(feedstock, feedstock.config_names))
 
 
-def publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
-    """Publish the finished packages in the ledger."""
+def _publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     from kiln.base import git
     from kiln.publish import gate, provenance, targets, transaction
     from kiln.publish import release as publish_release
     from kiln.recipe import feedstock as recipe_feedstock
 
-    signer = requested_attester(options)
+    signer = _requested_attester(options)
     feedstock = recipe_feedstock.load(root)
     if not options.check and not options.bundle:
         targets.require_publication_allowed(
@@ -198,7 +197,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     attestation = provenance.release_provenance_and_attestations(
-        matrix, new_packages, attesting=attestation_settings(options, signer, channel.channel_url())
+        matrix, new_packages, attesting=_attestation_settings(options, signer, channel.channel_url())
     )
     if options.bundle:
         provenance.write_release_bundle(options.bundle, matrix, release, attestation)
@@ -213,8 +212,7 @@ def publish_finished_packages(channel: PublicationTarget, options: argparse.Name
     return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
 
 
-def requested_attester(options: argparse.Namespace) -> Attester | None:
-    """Return the signer of attestations that the command line requests; None without any."""
+def _requested_attester(options: argparse.Namespace) -> Attester | None:
     from kiln.conda.provenance.signing import KeylessSigner, PrivateKey
 
     if options.sigstore_config and options.attest != KEYLESS:
@@ -226,7 +224,7 @@ def requested_attester(options: argparse.Namespace) -> Attester | None:
     return PrivateKey.from_file(Path(options.attest), os.environ)
 
 
-def attestation_settings(
+def _attestation_settings(
     options: argparse.Namespace, attester: Attester | None, channel: str
 ) -> AttestationSettings | None:
     """Return the attestations to make for the packages of a channel, given by its URL; None without a signer."""

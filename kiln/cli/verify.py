@@ -30,7 +30,7 @@ LONGEST = 1000  # characters of a fact that are shown
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln verify``."""
-    add_published_package_arguments(parser)
+    _add_published_package_arguments(parser)
     parser.add_argument(
         "--target-channel",
         metavar="URL",
@@ -39,8 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the provenance record as JSON")
 
 
-def add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of commands about a published package."""
+def _add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("package", metavar="PACKAGE", type=Path, help="path of a .conda file")
     parser.add_argument(
         "--channel",
@@ -52,7 +51,7 @@ def add_published_package_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - a verification needs no feedstock
     """Verify the package and print the verified facts."""
-    verified = verified_package(options)
+    verified = _verified_package(options)
     if options.json:
         print(json.dumps(verified.as_data(), indent=2))
         return 0
@@ -88,8 +87,7 @@ class VerifiedPackage:
         return {**self.record, **attested, **({"attestations": listed} if listed else {})}
 
 
-def verified_package(options: argparse.Namespace) -> VerifiedPackage:
-    """Return the verified record of a package, and the verified facts."""
+def _verified_package(options: argparse.Namespace) -> VerifiedPackage:
     from kiln.base import files
     from kiln.conda.channel import channel_reader
     from kiln.conda.index_files import index_from_repodata
@@ -102,7 +100,7 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
     own = {"file": package.name, "sha256": files.sha256(package)}
     channel = options.channel or str(package.absolute().parents[1])
     read = channel_reader(channel)
-    subdir = subdir_of_package(package)
+    subdir = _subdir_of_package(package)
     index = read(f"{subdir}/repodata.json") if subdir else None
     indexed = None if index is None else index_from_repodata(subdir, index).records
     statement = read(STATEMENT.format(f"{subdir}/{package.name}")) if subdir else None
@@ -113,32 +111,32 @@ def verified_package(options: argparse.Namespace) -> VerifiedPackage:
             key: read(place.format(own["sha256"])) for key, place in zip(records.BILLS, (BILL, CYCLONEDX), strict=True)
         }
         record, facts = records.verify_package_statement(package, statement, bills=bills, indexed=indexed)
-    sidecar = read_attestation_sidecar(f"{subdir}/{package.name}", channel, read, indexed or {}) if subdir else None
-    attested, attestations, notes = attested_facts_and_notes(options, own, channel, sidecar)
+    sidecar = _read_attestation_sidecar(f"{subdir}/{package.name}", channel, read, indexed or {}) if subdir else None
+    attested, attestations, notes = _attested_facts_and_notes(options, own, channel, sidecar)
     if statement is None and attested is None:
-        raise unverified_error(package, channel, notes)
+        raise _unverified_error(package, channel, notes)
     if attested is None and not notes:
         notes = ("nobody has signed the statement; kiln publish --attest signs it",)
     if attested and statement is None:
-        record = record_from_attestation(attested, own)
+        record = _record_from_attestation(attested, own)
         facts = (f"the file is the attested one, by its hash {own['sha256']}",)
     elif attested and options.require_attestation:
-        facts = (*facts, *require_same_record_as_attested(record, record_from_attestation(attested, own)))
+        facts = (*facts, *_require_same_record_as_attested(record, _record_from_attestation(attested, own)))
     return VerifiedPackage(
         record=record,
         facts=(
             *facts,
             *(attested.fact_lines if attested else ()),
             *(bundles.build_fact_lines(attested.provenance) if attested and attested.provenance else ()),
-            *attestation_signer_lines(attestations, verified=True),
+            *_attestation_signer_lines(attestations, verified=True),
         ),
-        notes=(*notes, *attestation_signer_lines(attestations, verified=False)),
+        notes=(*notes, *_attestation_signer_lines(attestations, verified=False)),
         attested=attested,
         attestations=attestations,
     )
 
 
-def subdir_of_package(package: Path) -> str:
+def _subdir_of_package(package: Path) -> str:
     """Return the subdir that a package names, or whose folder it is in; empty for a name that no subdir has."""
     from kiln.conda.package_reader import read_info_json_object
 
@@ -149,8 +147,7 @@ def subdir_of_package(package: Path) -> str:
     return subdir if is_channel_subdir(subdir) else ""
 
 
-def unverified_error(package: Path, channel: str, notes: Sequence[str]) -> ProvenanceBroken:
-    """Return the error for a package of which nothing could be verified."""
+def _unverified_error(package: Path, channel: str, notes: Sequence[str]) -> ProvenanceBroken:
     if notes:
         return ProvenanceBroken(
             f"{package.name} has attestations, of which none was verified, and no statement in {channel}",
@@ -164,7 +161,7 @@ def unverified_error(package: Path, channel: str, notes: Sequence[str]) -> Prove
     )
 
 
-def attested_facts_and_notes(
+def _attested_facts_and_notes(
     options: argparse.Namespace, own: Mapping[str, str], channel: str, sidecar: bytes | None
 ) -> tuple[AttestedFacts | None, tuple[ListedAttestation, ...], tuple[str, ...]]:
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
@@ -202,14 +199,14 @@ def attested_facts_and_notes(
     return attested, check.package_attestations(sidecar, **facts, signers=signers), notes
 
 
-def attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
+def _attestation_signer_lines(attestations: Sequence[ListedAttestation], *, verified: bool) -> list[str]:
     """Return who has signed which attestation, or is named in it, where they are not all of one signer."""
     if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
         return []
     return [one.description(len(attestations)) for one in attestations if one.verified is verified]
 
 
-def require_same_record_as_attested(own: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
+def _require_same_record_as_attested(own: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the fact that the channel's statement is the attested one, where kiln wrote that.
 
     Raises:
@@ -222,7 +219,7 @@ def require_same_record_as_attested(own: Mapping[str, Any], signed: Mapping[str,
     return ("the channel's statement is the attested one",)
 
 
-def read_attestation_sidecar(
+def _read_attestation_sidecar(
     path: str, channel: str, read: Callable[[str], bytes | None], indexed: Mapping[str, Mapping[str, Any]]
 ) -> bytes | None:
     """Return the attestations of a package in a channel, or next to it where the index does not name them.
@@ -238,7 +235,7 @@ def read_attestation_sidecar(
     )
 
 
-def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
+def _record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:
     """Return the record that the provenance of an attestation has, where kiln wrote it; else only the file's facts."""
     from kiln.conda.provenance import bundles
 
@@ -249,7 +246,7 @@ def record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, st
 
 def add_rebuild_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln rebuild``."""
-    add_published_package_arguments(parser)
+    _add_published_package_arguments(parser)
     parser.add_argument(
         "--into",
         metavar="DIR",
@@ -267,7 +264,7 @@ def run_rebuild(options: argparse.Namespace, root: Path) -> int:
     from kiln.recipe import feedstock as recipe_feedstock
 
     feedstock = None if options.into else recipe_feedstock.load(root)
-    record = verified_package(options).record
+    record = _verified_package(options).record
     feedstock = feedstock or provenance.restore_feedstock(options.package, record, options.into)
     rebuild.require_same_recipe(feedstock, record)
     request = RunOptions(

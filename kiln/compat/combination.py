@@ -230,23 +230,23 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
     compiler_name, host, gpu_names, built_for = (
         texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
     )
-    versions = {name: _checked_version(name, value) for name, value in texts.items()}
+    for name, value in texts.items():
+        if not is_version(value):
+            raise UsageError(
+                f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
+            )
     return Combination(
-        compiler=None if compiler_name is None else parse_compiler(compiler_name),
-        host=None if host is None else parse_compiler(host),
+        compiler=None if compiler_name is None else _parse_compiler(compiler_name),
+        host=None if host is None else _parse_compiler(host),
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
         if built_for is None
         else tuple(_checked_capability(part.strip()) for part in built_for.split(",")),
-    ).with_versions(**versions)
+    ).with_versions(**texts)
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``.
-
-    Raises:
-        UsageError: when the tables do not have it.
-    """
+    """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``."""
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
@@ -317,12 +317,8 @@ def _is_possible_misspelling(name: str, other: str) -> bool:
     return digits[0] == digits[1] and len(digits[0]) > 2 and is_similar
 
 
-def parse_compiler(text: str) -> str:
-    """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``.
-
-    Raises:
-        UsageError: when it is not a compiler.
-    """
+def _parse_compiler(text: str) -> str:
+    """Return a compiler as the tables write it: ``gcc 13`` for ``GCC-13``."""
     match = _COMPILER.fullmatch(text.strip().lower())
     if match is None:
         raise UsageError(f"{text!r} is not a compiler", hint="gcc-13, clang-18.1.8")
@@ -334,7 +330,7 @@ def dotted_capability(number: str) -> str:
     return number if "." in number else f"{number[:-1]}.{number[-1]}"
 
 
-def is_capability(text: str) -> bool:
+def _is_capability(text: str) -> bool:
     """Return whether a text is a compute capability in any notation of `capability_number`."""
     return _CAPABILITY.fullmatch(text) is not None
 
@@ -347,16 +343,8 @@ def capability_number(capability: str) -> int:
     return int(match["number"].replace(".", ""))
 
 
-def _checked_version(name: str, value: str) -> str:
-    if not is_version(value):
-        raise UsageError(
-            f"--{name} {value!r} is not a version", hint=f"--{name} {EXAMPLES[name]}, as many numbers as are known"
-        )
-    return value
-
-
 def _checked_capability(part: str) -> str:
-    if not is_capability(part):
+    if not _is_capability(part):
         raise UsageError(f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX")
     return part
 
@@ -368,32 +356,28 @@ def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
     """Return the lines of conda_build_config.yaml for a combination, with versions as in the names of packages."""
     if combination.cuda is None:
         return ()
+    cuda = combination.cuda
+    if "." not in cuda:  # a major version alone means its newest minor version
+        cuda = next((minor for minor in tables.cuda_minor_versions() if versions_agree(minor, cuda)), cuda)
+    compiler = combination.host or combination.compiler or ""
+    gcc = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_gcc(combination.cuda)
     values = {
-        "cuda_compiler_version": _cuda_minor_version(combination.cuda),
+        "cuda_compiler_version": _minor_version(cuda),
         "cudnn": _cudnn_minor_version(combination),
-        **_compiler_versions(combination),
+        "c_compiler_version": gcc,
+        "cxx_compiler_version": gcc,
     }
     if combination.python and "." in combination.python:
-        values["python"] = (
-            f"{_minor_version(combination.python)}.* *_{_python_build_suffix(_minor_version(combination.python))}"
-        )
+        python = _minor_version(combination.python)
+        # The end of the build strings of conda-forge's Python: the ABI since 3.13.
+        suffix = "cpython" if is_below(python, "3.13") else f"cp{python.replace('.', '')}"
+        values["python"] = f"{python}.* *_{suffix}"
     values["cuda_compute_capabilities"] = ",".join(capabilities_extended_for_gpus(combination) or combination.built_for)
     return tuple(line for key, value in values.items() if value for line in (f"{key}:", f'  - "{value}"'))
 
 
-def _python_build_suffix(python: str) -> str:
-    """Return the end of the build strings of conda-forge's Python: the ABI since 3.13."""
-    return "cpython" if is_below(python, "3.13") else f"cp{python.replace('.', '')}"
-
-
 def _minor_version(version: str) -> str:
     return ".".join(version.split(".")[:2])
-
-
-def _cuda_minor_version(version: str) -> str:
-    """Return the CUDA as in the names of packages; a major version alone means its newest minor version."""
-    newest = (cuda for cuda in tables.cuda_minor_versions() if versions_agree(cuda, version))
-    return _minor_version(version) if "." in version else next(newest, version)
 
 
 def _cudnn_minor_version(combination: Combination) -> str:
@@ -404,15 +388,6 @@ def _cudnn_minor_version(combination: Combination) -> str:
     if row is None or not combination.cuda or not versions_agree(row["cuda"], combination.cuda):
         return ""
     return _minor_version(row["cudnn"])
-
-
-def _compiler_versions(combination: Combination) -> dict[str, str]:
-    """Return the combination's GCC, else the newest one that CUDA accepts."""
-    compiler = combination.host or combination.compiler or ""
-    version = (
-        compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_gcc(combination.cuda)
-    )
-    return {"c_compiler_version": version, "cxx_compiler_version": version} if version else {}
 
 
 def newest_accepted_gcc(cuda: str | None) -> str:
@@ -431,17 +406,13 @@ def capabilities_extended_for_gpus(combination: Combination) -> tuple[str, ...]:
         return ()
     supported = {int(number) for number in row["capabilities"].split()}
     own = {capability_number(gpu.capability) for gpu in combination.gpus} & supported
-    listed = {capability_number(name) for name in combination.built_for} or _upstream_capabilities(combination)
+    upstream = tables.newest_row_including("upstream", combination.tf) if combination.tf else None
+    names = combination.built_for or (upstream["capabilities"].split(",") if upstream else ())
+    listed = {capability_number(name) for name in names}
     if own <= listed:
         return ()
     numbers = sorted((listed & supported) | own)
     return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}")
-
-
-def _upstream_capabilities(combination: Combination) -> set[int]:
-    """Return the capabilities that upstream compiles the release for, empty where that is unknown."""
-    row = tables.newest_row_including("upstream", combination.tf) if combination.tf else None
-    return {capability_number(name) for name in row["capabilities"].split(",")} if row else set()
 
 
 def combinations_of_variant(
@@ -461,7 +432,7 @@ def combinations_of_variant(
         cudnn=_version_or_none(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
         bazel=_version_or_none(first.get("bazel")),
-        built_for=tuple(name for name in listed if is_capability(name)),
+        built_for=tuple(name for name in listed if _is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)
     pythons = dict.fromkeys(_version_or_none(value.split(".*")[0].split(" ")[0]) for value in values)

@@ -97,13 +97,12 @@ def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
     before = 0
     for piece in _whole_line_pieces(log):
         candidates = [failure for failure in known_failures() if failure.first_matching_word(piece)]
-        if candidates:
-            for failure in _failures_in_piece(piece, candidates, before):
-                key = (failure.name, failure.cause)
-                if key in failures:
-                    failures[key] = replace(failures[key], count=failures[key].count + 1)
-                elif len(failures) < MOST:
-                    failures[key] = failure
+        for failure in _failures_in_piece(piece, candidates, before) if candidates else ():
+            key = (failure.name, failure.cause)
+            if key in failures:
+                failures[key] = replace(failures[key], count=failures[key].count + 1)
+            elif len(failures) < MOST:
+                failures[key] = failure
         before += piece.count(b"\n")
     return tuple(failures.values())
 
@@ -144,50 +143,34 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
     for number, raw in enumerate(piece.split(b"\n"), before + 1):
         for candidate in candidates:
             word = candidate.first_matching_word(raw)
-            failure = _log_failure_of_line(candidate, _searched_part_of_line(raw, word), number) if word else None
-            if failure is not None:
-                yield failure
+            if word is None:
+                continue
+            start = max(0, raw.find(word) - LONGEST // 2)  # of a long line the part around the word is searched
+            part = raw[start : start + LONGEST].decode("utf-8", "replace")
+            text = sanitized_line(part.replace("\r", " "))  # a progress bar overwrites text
+            if match := candidate.pattern.search(text):
+                values = _template_values(match)
+                yield LogFailure(
+                    name=candidate.name,
+                    cause=_filled_template(candidate.cause, values),
+                    cure=_filled_template(candidate.cure, values),
+                    source=candidate.source,
+                    line=number,
+                    text=text.strip()[:400],
+                    error=candidate.error,
+                )
 
 
-def _searched_part_of_line(raw: bytes, words: bytes) -> str:
-    """Return the part of a line to search: around the words when it is long; a progress bar overwrites text."""
-    start = max(0, raw.find(words) - LONGEST // 2)
-    return sanitized_line(raw[start : start + LONGEST].decode("utf-8", "replace").replace("\r", " "))
-
-
-def _log_failure_of_line(failure: KnownFailure, text: str, number: int) -> LogFailure | None:
-    match = failure.pattern.search(text)
-    if match is None:
-        return None
-    values = _template_values({name: value for name, value in match.groupdict().items() if value is not None})
-    return LogFailure(
-        name=failure.name,
-        cause=_filled_template(failure.cause, values),
-        cure=_filled_template(failure.cure, values),
-        source=failure.source,
-        line=number,
-        text=text.strip()[:400],
-        error=failure.error,
-    )
-
-
-def _template_values(groups: dict[str, str]) -> dict[str, str]:
+def _template_values(match: re.Match[str]) -> dict[str, str]:
     """Return the groups of a match, and facts of the tables about them."""
-    values = dict(groups)
-    if "capability" in groups:
-        values["cudas"] = _cuda_range_of_capability(groups["capability"])
-    if "cuda" in groups:
-        values["gcc"] = newest_accepted_gcc(groups["cuda"]) or "unknown"
+    values = {name: value for name, value in match.groupdict().items() if value is not None}
+    if "capability" in values:
+        rows = tables.cuda_rows_for_capability(capability_number(values["capability"]))
+        ends = [pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max) if rows]
+        values["cudas"] = f"{ends[0]['first']} to {ends[1]['last']}" if ends else "none that the tables have"
+    if "cuda" in values:
+        values["gcc"] = newest_accepted_gcc(values["cuda"]) or "unknown"
     return values
-
-
-def _cuda_range_of_capability(capability: str) -> str:
-    """Return the CUDAs that compile for a capability, as a range."""
-    rows = tables.cuda_rows_for_capability(capability_number(capability))
-    if not rows:
-        return "none that the tables have"
-    first, last = (pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max))
-    return f"{first['first']} to {last['last']}"
 
 
 def _filled_template(sentence: str, values: dict[str, str]) -> str:

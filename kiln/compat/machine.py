@@ -15,7 +15,7 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.system import machine
 from kiln.compat.combination import Combination, Gpu
 from kiln.compat.tables import version_numbers
-from kiln.container.engine import ASIDE, Engine, EngineKind, choose_engine
+from kiln.container.engine import ASIDE, EngineKind, choose_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ def probe_machine(env: Mapping[str, str]) -> MachineFacts:
     return MachineFacts(
         system=f"{process.os_release().get('PRETTY_NAME', platform.system())}, {platform.machine()}",
         kernel=platform.release(),
-        glibc=_glibc_version(),
+        glibc=glibc[0] if (glibc := _VERSION.search(machine.c_library_version())) else None,
         avx=_has_avx(PROCESSOR),
         driver=library or driver,
         loaded=_loaded_kernel_module_version(MODULE),
@@ -142,7 +142,7 @@ def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | No
     except OSError as error:
         notes.append(f"NVML: {error}")
     try:
-        return driver_and_gpus_from_nvidia_smi(env)
+        return _driver_and_gpus_from_nvidia_smi(env)
     except (MissingTool, ValueError) as error:
         notes.append(f"nvidia-smi: {error}".splitlines()[0])
         return None, ()
@@ -166,11 +166,7 @@ def compute_capabilities(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def driver_and_gpus_from_nvml(library: str = "libnvidia-ml.so.1") -> tuple[str, tuple[GpuCard, ...]]:
-    """Return the driver's version and the GPUs, from the driver's management library.
-
-    Raises:
-        OSError: when the library is missing, or fails.
-    """
+    """Return the driver's version and the GPUs, from the driver's management library."""
     functions = ctypes.CDLL(library)
     _call_nvml(functions, "nvmlInit_v2")
     try:
@@ -203,7 +199,6 @@ def _nvml_gpu_card(functions: ctypes.CDLL, index: int) -> GpuCard:
 
 
 def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
-    """Call a function of NVML; anything but 0 is an error."""
     try:
         code = getattr(functions, name)(*arguments)
     except AttributeError as error:
@@ -213,13 +208,7 @@ def _call_nvml(functions: ctypes.CDLL, name: str, *arguments: Any) -> None:
         raise OSError(f"{name}: {(functions.nvmlErrorString(code) or b'').decode(errors='replace')} ({code})")
 
 
-def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
-    """Return the driver's version and the GPUs, from nvidia-smi.
-
-    Raises:
-        MissingTool: without that program.
-        ValueError: when its output is something else.
-    """
+def _driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None, tuple[GpuCard, ...]]:
     query = ("nvidia-smi", "--query-gpu=driver_version,name,compute_cap,memory.total", "--format=csv,noheader,nounits")
     answer = process.capture(query, env=env, timeout=SECONDS)
     if not answer.ok:
@@ -228,11 +217,7 @@ def driver_and_gpus_from_nvidia_smi(env: Mapping[str, str]) -> tuple[str | None,
 
 
 def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[GpuCard, ...]]:
-    """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line.
-
-    Raises:
-        ValueError: when a line is something else.
-    """
+    """Return the driver and the GPUs of nvidia-smi's table: driver, name, capability and MiB of memory in each line."""
     rows = [[part.strip() for part in line.split(",")] for line in text.splitlines() if line.strip()]
     if any(len(row) != 4 for row in rows):
         raise ValueError(f"nvidia-smi answers {text.strip()[:200]!r}")
@@ -264,11 +249,6 @@ def _loaded_kernel_module_version(file: Path) -> str | None:
     return match[1] if match else None
 
 
-def _glibc_version() -> str | None:
-    match = _VERSION.search(machine.c_library_version())
-    return match[0] if match else None
-
-
 def _has_avx(file: Path) -> bool | None:
     flags = next((line for line in files.text_or_empty(file).splitlines() if line.startswith("flags")), None)
     return None if flags is None else "avx" in flags.split()
@@ -277,7 +257,6 @@ def _has_avx(file: Path) -> bool | None:
 def _program_version(
     program: str, arguments: tuple[str, ...], env: Mapping[str, str], *, after: str = ""
 ) -> str | None:
-    """Return the version that a program prints; None when it is missing."""
     try:
         answer = process.capture((program, *arguments), env=env, cwd=ASIDE, timeout=SECONDS)
     except MissingTool:
@@ -296,13 +275,10 @@ def _container_engine_and_gpu_support(env: Mapping[str, str], notes: list[str]) 
     if choice.engine is None:
         notes.append(f"container engine: {'; '.join(note.partition(' (')[0] for note in choice.notes[:2])}")
         return None, ""
-    return f"{choice.engine.kind.value} {choice.engine.version}", _engine_gpu_support(choice.engine)
-
-
-def _engine_gpu_support(engine: Engine) -> str:
+    engine, gpus = choice.engine, ""
     if any("nvidia" in file.name for folder in CDI if folder.is_dir() for file in folder.iterdir()):
-        return "CDI"
-    runtimes = (
-        engine.run_command("info", "--format", "{{json .Runtimes}}") if engine.kind is EngineKind.DOCKER else None
-    )
-    return "nvidia runtime" if runtimes is not None and runtimes.ok and '"nvidia"' in runtimes.stdout else ""
+        gpus = "CDI"
+    elif engine.kind is EngineKind.DOCKER:
+        runtimes = engine.run_command("info", "--format", "{{json .Runtimes}}")
+        gpus = "nvidia runtime" if runtimes.ok and '"nvidia"' in runtimes.stdout else ""
+    return f"{engine.kind.value} {engine.version}", gpus

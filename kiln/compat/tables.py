@@ -65,10 +65,10 @@ def is_below(version: str, bound: str) -> bool:
 
 def is_in_ranges(version: str, text: str) -> bool:
     """Return whether a version is in ranges in the notation of the tables: ``2.7 3.3-3.7``."""
-    return any(overlaps_range(version, *range_bounds(part)) for part in text.split())
+    return any(overlaps_range(version, *_range_bounds(part)) for part in text.split())
 
 
-def range_bounds(part: str) -> tuple[str, str]:
+def _range_bounds(part: str) -> tuple[str, str]:
     """Return the ends of ``3.3-3.7``; of a single version, the version twice."""
     first, _, last = part.partition("-")
     return first, last or first
@@ -77,7 +77,7 @@ def range_bounds(part: str) -> tuple[str, str]:
 def lowest_and_highest(text: str) -> tuple[str, str]:
     """Return the lowest and the highest version of ranges in the notation of the tables."""
     parts = text.split()
-    return range_bounds(parts[0])[0], range_bounds(parts[-1])[1]
+    return _range_bounds(parts[0])[0], _range_bounds(parts[-1])[1]
 
 
 DATA = Path(__file__).parent / "data"

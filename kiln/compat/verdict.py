@@ -52,7 +52,7 @@ RELEASE = (("tf",), ("serving",), ("serving", "tf"))
 UNORDERED = {"compiler", "host", "built_for"}  # without a distance
 
 
-def nearest_working_combinations(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
+def _nearest_working_combinations(original: Combination, verdict: Verdict) -> tuple[Suggestion, ...]:
     """Return the nearest combinations that work, the nearest first; with a cost where none works without.
 
     ``verdict`` is the original's, which does not work without a cost.
@@ -256,7 +256,7 @@ def judge_combination(subject: Combination, *, suggest: bool = True) -> DoctorRe
         combination=subject,
         verdict=worst,
         findings=reasons,
-        nearest=nearest_working_combinations(subject, worst)
+        nearest=_nearest_working_combinations(subject, worst)
         if suggest and reasons and worst is not Verdict.WORKS
         else (),
         variants=conda_build_config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),

@@ -201,7 +201,6 @@ def _read_local_file(file: Path, largest: int | None) -> bytes | None:
 
 
 def _require_channel_url(channel: str) -> None:
-    """Raise UsageError when an address has no valid host."""
     try:
         parts = urlsplit(channel)
         why = "" if parts.hostname and (parts.port is None or parts.port >= 0) else "it names no host"

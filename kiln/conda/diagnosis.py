@@ -79,30 +79,42 @@ def explain_failed_solve(
         return ""
 
     def conflicting_specs(on: TargetMachine) -> tuple[str, ...]:
-        return smallest_conflicting_specs(specs, lambda specs: not solver_refusal(specs, on))
+        """Return specs that cannot be satisfied together, none of which can be omitted."""
+        needed = list(specs)
+        for spec in specs:
+            fewer = [other for other in needed if other != spec]
+            if fewer and solver_refusal(fewer, on):
+                needed = fewer
+        return tuple(needed)
 
-    cpu_specs = partial(_cpu_specs_instead_of_gpu, solves=lambda specs: not solver_refusal(specs, machine))
+    def cpu_specs(needs: Sequence[str]) -> list[str]:
+        """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``, and nothing for others, where it solves."""
+        names = {spec: package_name(spec) for spec in needs}
+        for_gpu = {spec: name for spec, name in names.items() if name.endswith("-gpu")}
+        for_cpu = [f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" for spec, name in for_gpu.items()]
+        return [spec for spec in for_cpu if not solver_refusal([spec], machine)]
+
     explained = partial(_explained_failure, words=failure.why, most=most)
     arch = machine.virtual_package_version(compat_machine.NAME)
     if arch is not None and not solver_refusal(specs, machine.without_virtual_package(compat_machine.NAME)):
         needs = conflicting_specs(machine)
-        return explained(*explain_old_gpu(needs, arch, machine, instead=cpu_specs(needs)))
-    for cuda in cuda_versions_to_try(failure.why):
-        if is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not solver_refusal(
+        return explained(*_explain_old_gpu(needs, arch, machine, instead=cpu_specs(needs)))
+    for cuda in _cuda_versions_to_try(failure.why):
+        if _is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not solver_refusal(
             specs, machine.with_virtual_package("__cuda", cuda)
         ):
             needs = conflicting_specs(machine)
-            return explained(*explain_missing_driver(needs, cuda, machine, instead=cpu_specs(needs)))
+            return explained(*_explain_missing_driver(needs, cuda, machine, instead=cpu_specs(needs)))
     if not solver_refusal(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
-        return explained(*explain_old_glibc(conflicting_specs(machine), machine))
+        return explained(*_explain_old_glibc(conflicting_specs(machine), machine))
     anything = machine.with_virtual_package("__cuda", tables.cuda_minor_versions()[0]).with_virtual_package(
         "__glibc", ANY_GLIBC
     )
     core = conflicting_specs(anything)
-    newest = partial(_newest_matching_version, partial(solve, virtual_packages=anything.virtual_packages))
-    versions = newest_package_versions(package_name(core[0]), newest) if len(core) == 1 else ()
+    solve_anywhere = partial(solve, virtual_packages=anything.virtual_packages)
+    versions = _newest_versions(package_name(core[0]), solve_anywhere) if len(core) == 1 else ()
     words = solver_refusal(core, anything) or failure.why
-    return explained(*explain_conflicting_specs(core, channels, versions), words=words)
+    return explained(*_explain_conflicting_specs(core, channels, versions), words=words)
 
 
 def _explained_failure(problem: str, why: str, hint: str, *, words: str, most: int) -> SolveFailed:
@@ -113,29 +125,19 @@ def _explained_failure(problem: str, why: str, hint: str, *, words: str, most: i
     return SolveFailed(problem, why="\n".join(filter(None, (why, detail))), hint=hint)
 
 
-def cuda_versions_to_try(words: str) -> tuple[str, ...]:
+def _cuda_versions_to_try(words: str) -> tuple[str, ...]:
     """Return the versions of CUDA that a driver may need, oldest first: each major one, and those in ``words``."""
     majors = (f"{row['cuda']}.0" for row in tables.table_rows("cuda_minor"))
     versions = re.findall(r"__cuda >=?(\d{1,4}\.\d{1,4})", words)
     return tuple(sorted({*majors, *versions}, key=tables.version_numbers))
 
 
-def is_newer_cuda(cuda: str, than: str | None) -> bool:
+def _is_newer_cuda(cuda: str, than: str | None) -> bool:
     """Return whether a CUDA version is newer than a driver's; any is newer than None."""
     return than is None or tables.version_numbers(cuda) > tables.version_numbers(than)
 
 
-def smallest_conflicting_specs(specs: Sequence[str], solves: Callable[[Sequence[str]], bool]) -> tuple[str, ...]:
-    """Return specs that cannot be satisfied together, none of which can be omitted."""
-    needed = list(specs)
-    for spec in specs:
-        fewer = [other for other in needed if other != spec]
-        if fewer and not solves(fewer):
-            needed = fewer
-    return tuple(needed)
-
-
-def explain_missing_driver(
+def _explain_missing_driver(
     needs: Sequence[str], cuda: str, machine: TargetMachine, *, instead: Sequence[str]
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for a driver that is missing or too old."""
@@ -154,7 +156,7 @@ def explain_missing_driver(
     )
 
 
-def explain_old_gpu(
+def _explain_old_gpu(
     needs: Sequence[str], arch: str, machine: TargetMachine, *, instead: Sequence[str]
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for a GPU that is older than all that the builds have code for."""
@@ -180,7 +182,7 @@ def _describe_driver(machine: TargetMachine) -> str:
     return f"this machine's driver{f', {driver},' if driver else ''} runs CUDA up to {cuda}"
 
 
-def explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
+def _explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str, str, str]:
     """Return problem, cause and hint for an old C library."""
     return (
         f"{' and '.join(specs)} need{'s' if len(specs) == 1 else ''} a newer C library than this machine's",
@@ -189,27 +191,23 @@ def explain_old_glibc(specs: Sequence[str], machine: TargetMachine) -> tuple[str
     )
 
 
-def _newest_matching_version(solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]], spec: str) -> str:
-    """Return the newest version that satisfies a spec, empty when none does."""
-    try:
-        records = solve([spec])
-    except SolveFailed:
-        return ""
-    name = package_name(spec)
-    return next((str(record.version) for record in records if record.name.normalized == name), "")
-
-
-def newest_package_versions(name: str, newest: Callable[[str], str]) -> tuple[str, ...]:
-    """Return the newest versions of a package; ``newest`` returns the newest one that satisfies a spec, or nothing."""
+def _newest_versions(name: str, solve: Callable[[Sequence[str]], Sequence[RepoDataRecord]]) -> list[str]:
+    """Return the newest versions of a package that can be installed."""
     versions: list[str] = []
     spec = name
-    while len(versions) < VERSIONS and (version := newest(spec)) and version not in versions:
-        versions.append(version)
-        spec = f"{name} <{version}"
-    return tuple(versions)
+    while len(versions) < VERSIONS:
+        try:
+            found = [str(record.version) for record in solve([spec]) if record.name.normalized == name]
+        except SolveFailed:
+            break
+        if not found or found[0] in versions:
+            break
+        versions.append(found[0])
+        spec = f"{name} <{found[0]}"
+    return versions
 
 
-def explain_conflicting_specs(
+def _explain_conflicting_specs(
     core: Sequence[str], channels: Sequence[str], versions: Sequence[str] = ()
 ) -> tuple[str, str, str]:
     """Return problem, cause and hint for specs that exclude each other, or for one that is in no channel.
@@ -233,15 +231,6 @@ def explain_conflicting_specs(
     return f"{' and '.join(core)} exclude each other, on any machine", "", hint
 
 
-def _cpu_specs_instead_of_gpu(specs: Sequence[str], *, solves: Callable[[Sequence[str]], bool]) -> list[str]:
-    """Return ``tensorflow-cpu 2.21.*`` for ``tensorflow-gpu 2.21.*``, and nothing for other names, where it solves."""
-    names = {spec: package_name(spec) for spec in specs}
-    cpu = [
-        f"{name.removesuffix('-gpu')}-cpu{spec[len(name) :]}" for spec, name in names.items() if name.endswith("-gpu")
-    ]
-    return [spec for spec in cpu if solves([spec])]
-
-
 MOST_SPECS = 8  # each costs a solve
 _CPU = re.compile(r"(?:^|_)cpu(?:_|$|[^a-z])")
 
@@ -253,7 +242,7 @@ def cpu_build_notes(
 
     ``solve`` is `kiln.conda.solve.solve` with the channels and their priority.
     """
-    fallback = unrequested_cpu_build(records, specs) if machine.virtual_package_version("__cuda") is not None else None
+    fallback = _unrequested_cpu_build(records, specs) if machine.virtual_package_version("__cuda") is not None else None
     if fallback is None:
         return ()
 
@@ -264,14 +253,14 @@ def cpu_build_notes(
         except KilnError:
             return None  # the packages to install are known; only their explanation is not
         named = (record for record in solution if record.name.normalized == fallback.name.normalized)
-        return next((record for record in named if needs_cuda_driver(record)), None)
+        return next((record for record in named if any(spec.split()[0] == "__cuda" for spec in record.depends)), None)
 
     explanations = (_note_on_excluding_spec, _note_on_compute_capability, _note_on_driver)
     notes = (explain(fallback, specs, machine, solve_for_cuda_build) for explain in explanations)
     return tuple(itertools.islice(filter(None, notes), 1))
 
 
-def unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
+def _unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str]) -> RepoDataRecord | None:
     """Return the first package with a build for the CPU, a requested one if any; None if the CPU was requested."""
     requested = {package_name(spec): spec for spec in specs}
     builds = [record for record in records if _CPU.search(str(record.build))]
@@ -282,15 +271,9 @@ def unrequested_cpu_build(records: Iterable[RepoDataRecord], specs: Sequence[str
     )
 
 
-def needs_cuda_driver(record: RepoDataRecord) -> bool:
-    """Return whether a build runs only with a driver."""
-    return any(spec.split()[0] == "__cuda" for spec in record.depends)
-
-
 def _note_on_excluding_spec(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
-    """Return the note if one of the other specs excludes all builds for CUDA."""
     name = fallback.name.normalized
     for spec in specs[:MOST_SPECS]:
         others = [other for other in specs if other != spec]
@@ -306,7 +289,6 @@ def _note_on_excluding_spec(
 def _note_on_compute_capability(
     fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve
 ) -> str:
-    """Return the note if a GPU is older than the builds for CUDA accept."""
     arch = machine.virtual_package_version(compat_machine.NAME)
     if arch is None or (instead := solve(specs, machine.without_virtual_package(compat_machine.NAME))) is None:
         return ""
@@ -319,11 +301,10 @@ def _note_on_compute_capability(
 
 
 def _note_on_driver(fallback: RepoDataRecord, specs: Sequence[str], machine: TargetMachine, solve: Solve) -> str:
-    """Return the note if the driver is older than the builds for CUDA need."""
     here = machine.virtual_package_version("__cuda")
-    for cuda in cuda_versions_to_try(""):
+    for cuda in _cuda_versions_to_try(""):
         if (
-            is_newer_cuda(cuda, here)
+            _is_newer_cuda(cuda, here)
             and (instead := solve(specs, machine.with_virtual_package("__cuda", cuda))) is not None
         ):
             row = tables.oldest_driver_row_for_cuda(cuda)

@@ -61,15 +61,11 @@ def read_index_entry(package: Path) -> IndexEntry:
     if name != package.name:
         raise BrokenPackage(f"{package} is {name} by its metadata", hint="rename it, or build it again")
     exports = package_reader.read_info_json(package, "run_exports.json")
-    if not _are_valid_run_exports(exports):
+    if not isinstance(exports, dict) or not all(
+        isinstance(specs, list) and all(isinstance(spec, str) for spec in specs) for specs in exports.values()
+    ):
         raise BrokenPackage(f"{package} has a run_exports.json that is not an object of lists of specs")
     return IndexEntry(file=package.name, subdir=record["subdir"], record=record, run_exports=exports)
-
-
-def _are_valid_run_exports(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        isinstance(specs, list) and all(isinstance(spec, str) for spec in specs) for specs in value.values()
-    )
 
 
 def _read_package_record(package: Path) -> dict[str, Any]:
@@ -185,7 +181,8 @@ class IndexDocument:
     def with_records(self, records: Mapping[str, Record]) -> IndexDocument:
         """Return the document with records added; they replace those of the same files."""
         return self.without_files(records).with_records_in_sections(
-            ((section_of_file(file),), file, record) for file, record in records.items()
+            (("packages.conda" if file.endswith(".conda") else "packages",), file, record)
+            for file, record in records.items()
         )
 
     def with_records_from_document(self, other: IndexDocument, names: Iterable[str]) -> IndexDocument:
@@ -222,17 +219,8 @@ def file_name_of_key(path: tuple[str, ...], key: str) -> str:
     return key if len(path) == 1 else f"{key}.{path[1]}"
 
 
-def section_of_file(file: str) -> str:
-    """Return the section that a file's record belongs to."""
-    return "packages.conda" if file.endswith(".conda") else "packages"
-
-
 def require_writable(name: str, document: IndexDocument) -> None:
-    """Refuse an index with packages that kiln could not write in every form.
-
-    Raises:
-        BrokenIndex: naming the key or the version.
-    """
+    """Refuse an index with packages that kiln could not write in every form."""
     version = document.value.get("repodata_version", 1)
     if not isinstance(version, int) or version > NEWEST_VERSION:
         raise BrokenIndex(f"the index of {name} has repodata_version {version!r}", why=KEEP)
@@ -257,15 +245,11 @@ def _with_updated_record_counts(value: dict[str, Any]) -> dict[str, Any]:
         return value
     assert isinstance(info, dict)
     assert isinstance(revisions, dict)
-    counted = {**revision, "n_packages": len(records), **_oldest_and_newest_times(revision, records)}
-    return {**value, "info": {**info, "repodata_revisions": {**revisions, REVISION: counted}}}
-
-
-def _oldest_and_newest_times(revision: Mapping[str, Any], records: Iterable[Record]) -> dict[str, Any]:
-    """Return the times of the oldest and the newest record, where the revision had them before."""
     moments = [record["indexed_timestamp"] for record in records if "indexed_timestamp" in record]
     ends = {"oldest": min(moments, default=None), "newest": max(moments, default=None)}
-    return {key: moment for key, moment in ends.items() if key in revision}
+    times = {key: moment for key, moment in ends.items() if key in revision}
+    counted = {**revision, "n_packages": len(records), **times}
+    return {**value, "info": {**info, "repodata_revisions": {**revisions, REVISION: counted}}}
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the cached properties

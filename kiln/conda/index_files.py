@@ -33,8 +33,6 @@ from kiln.conda.specs import Version, package_name, strict_rattler_spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from rattler import PackageRecord
-
     from kiln.conda.index import IndexEntry
 
     Reader = Callable[[str], bytes | None]
@@ -70,15 +68,11 @@ def _channeldata_with_package(value: Mapping[str, Any], entry: IndexEntry) -> di
         **existing,
         **facts,
         "run_exports": {**(existing.get("run_exports") or {}), **exports},
-        "subdirs": _subdirs_including(existing.get("subdirs"), entry.subdir),
+        "subdirs": sorted({*(existing.get("subdirs") or ()), entry.subdir}),
         "timestamp": max(int(entry.record.get("timestamp") or 0) // 1000, int(existing.get("timestamp") or 0)),
     }
-    subdirs = _subdirs_including(value.get("subdirs"), entry.subdir)
+    subdirs = sorted({*(value.get("subdirs") or ()), entry.subdir})
     return {**value, "packages": {key: packages[key] for key in sorted(packages)}, "subdirs": subdirs}
-
-
-def _subdirs_including(subdirs: Iterable[str] | None, new: str) -> list[str]:
-    return sorted({*(subdirs or ()), new})
 
 
 Records = dict[str, "Mapping[str, Any]"]
@@ -130,25 +124,24 @@ def _older_builds_for_spec(spec: str, by_name: Mapping[str, Records], selection:
 
 
 def _records_matching_spec(spec: str, records: Records) -> Records:
-    from rattler import MatchSpec
-
-    try:
-        match_spec = MatchSpec(strict_rattler_spec(spec))
-    except Exception:  # noqa: BLE001 - the library has no type for it; an invalid dependency matches nothing
-        return {}
-    return {file: record for file, record in records.items() if match_spec.matches(_rattler_record(record))}
-
-
-def _rattler_record(values: Mapping[str, Any]) -> PackageRecord:
     import rattler
 
-    return rattler.PackageRecord(
-        name=str(values["name"]),
-        version=str(values["version"]),
-        build=rattler.BuildString(str(values["build"])),
-        build_number=int(values["build_number"]),
-        subdir=str(values["subdir"]),
-    )
+    try:
+        match_spec = rattler.MatchSpec(strict_rattler_spec(spec))
+    except Exception:  # noqa: BLE001 - the library has no type for it; an invalid dependency matches nothing
+        return {}
+    matching = {}
+    for file, record in records.items():
+        package = rattler.PackageRecord(
+            name=str(record["name"]),
+            version=str(record["version"]),
+            build=rattler.BuildString(str(record["build"])),
+            build_number=int(record["build_number"]),
+            subdir=str(record["subdir"]),
+        )
+        if match_spec.matches(package):
+            matching[file] = record
+    return matching
 
 
 LEVEL = 3  # the index of 5,000 packages in tens of milliseconds; level 19 takes seconds and saves a quarter
@@ -167,13 +160,11 @@ def render_index_files(subdir: SubdirIndex) -> dict[str, bytes]:
     }
     packed = {f"{name}.zst": zstd.compress(data, LEVEL) for name, data in plain.items()}
     base = {BASE: subdir.base.to_json(), INSTRUCTIONS: subdir.instructions.to_json()}
-    variants = {name: _compressed_variant(name, {**plain, **base}) for name in subdir.variants}
+    variants = {}
+    for name in subdir.variants:
+        data = {**plain, **base}[name.rpartition(".")[0]]
+        variants[name] = bz2.compress(data) if name.endswith(".bz2") else zstd.compress(data, LEVEL)
     return {**plain, **packed, **base, **variants, **_shard_files(subdir)}
-
-
-def _compressed_variant(name: str, contents: Mapping[str, bytes]) -> bytes:
-    plain, ending = name.rsplit(".", 1)
-    return bz2.compress(contents[plain]) if ending == "bz2" else zstd.compress(contents[plain], LEVEL)
 
 
 def _current_repodata_document(subdir: SubdirIndex) -> IndexDocument:
@@ -186,14 +177,22 @@ def _current_repodata_document(subdir: SubdirIndex) -> IndexDocument:
 
 
 def _shard_files(subdir: SubdirIndex) -> dict[str, bytes]:
-    """Return one file for each name of a package, and the list of them."""
+    """Return one file for each name of a package, and the list of them.
+
+    The list's ``info`` is as it was, with the keys of the whole index; without the time of its creation, so that the
+    index does not depend on it.
+    """
     import msgpack
 
     packer = zstd.ZstdCompressor(LEVEL)  # to make one takes longer than to pack a shard
     packed = {name: msgpack.packb(shard) for name, shard in _shards_by_name(subdir).items()}
     shards = {name: packer.compress(data, zstd.ZstdCompressor.FLUSH_FRAME) for name, data in packed.items()}
     digests = {name: hashlib.sha256(data).digest() for name, data in shards.items()}
-    listing = {"version": 1, **subdir.listing, "info": _shard_list_info(subdir), "shards": digests}
+    before = {key: value for key, value in subdir.listing.get("info", {}).items() if key != "created_at"}
+    whole = subdir.repodata.value.get("info") or {}
+    base = before.get("base_url") or whole.get("base_url", "")
+    info = {**before, "subdir": subdir.name, **whole, "base_url": base, "shards_base_url": f"./{SHARDS}/"}
+    listing = {"version": 1, **subdir.listing, "info": info, "shards": digests}
     files = {f"{SHARDS}/{digests[name].hex()}.msgpack.zst": data for name, data in shards.items()}
     return {**files, LISTING: zstd.compress(msgpack.packb(listing), LEVEL)}
 
@@ -208,7 +207,10 @@ def _shards_by_name(subdir: SubdirIndex) -> dict[str, dict[str, Any]]:
             shard = shards.setdefault(record["name"], _empty_shard())
             section = shard[path[0]] if path[0] != REVISION else shard.setdefault(REVISION, {}).setdefault(path[1], {})
             run_exports = exports.get(file_name_of_key(path, key), {}).get("run_exports")
-            section[key] = _with_binary_hashes({**record, "run_exports": run_exports} if run_exports else record)
+            section[key] = {
+                **{field: bytes.fromhex(value) if field in _HASHES else value for field, value in record.items()},
+                **({"run_exports": run_exports} if run_exports else {}),
+            }
     for file in removed:
         shards.setdefault(file.rsplit("-", 2)[0], _empty_shard())["removed"].append(file)
     return shards
@@ -216,21 +218,6 @@ def _shards_by_name(subdir: SubdirIndex) -> dict[str, dict[str, Any]]:
 
 def _empty_shard() -> dict[str, Any]:
     return {**{kind: {} for kind in KINDS}, "removed": []}
-
-
-def _shard_list_info(subdir: SubdirIndex) -> dict[str, Any]:
-    """Return the ``info`` of the list of shards: as it was, with the keys of the whole index.
-
-    The time of its creation is left out, so that the index does not depend on it.
-    """
-    before = {key: value for key, value in subdir.listing.get("info", {}).items() if key != "created_at"}
-    whole = subdir.repodata.value.get("info") or {}
-    base = before.get("base_url") or whole.get("base_url", "")
-    return {**before, "subdir": subdir.name, **whole, "base_url": base, "shards_base_url": f"./{SHARDS}/"}
-
-
-def _with_binary_hashes(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: bytes.fromhex(value) if key in _HASHES else value for key, value in record.items()}
 
 
 # A publication reads the same files before, during and after its checks; kept are the documents of two subdirs.

@@ -83,17 +83,14 @@ def _condarc_envs_dirs(env: Mapping[str, str], home: Path, root: Path | None) ->
     given = [Path(env["CONDARC"])] if env.get("CONDARC") else []
     places = [*given, home / ".condarc", home / ".conda" / ".condarc", *([root / ".condarc"] if root else [])]
     for path in places:
-        if path.is_file():
-            yield from _read_envs_dirs(path)
-
-
-def _read_envs_dirs(path: Path) -> Iterable[str]:
-    document = parse_document(read_text(path, str(path)), str(path), ScalarInterpretation.TEXT)
-    settings = document.value if isinstance(document.value, dict) else {}
-    value = settings.get("envs_dirs", settings.get("envs_path", []))
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError("envs_dirs is not a list of folders", at=Place(file=str(path)), hint="-p DIR")
-    return value
+        if not path.is_file():
+            continue
+        document = parse_document(read_text(path, str(path)), str(path), ScalarInterpretation.TEXT)
+        settings = document.value if isinstance(document.value, dict) else {}
+        value = settings.get("envs_dirs", settings.get("envs_path", []))
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise UsageError("envs_dirs is not a list of folders", at=Place(file=str(path)), hint="-p DIR")
+        yield from value
 
 
 def _expand_path(text: str, env: Mapping[str, str], home: Path) -> Path:
@@ -191,11 +188,7 @@ def _verify_attestation(record: RepoDataRecord, signers: tuple[TrustedSigner, ..
 
 
 def _channel_url(channel: str) -> str:
-    """Return the URL of a channel: of a name, conda.anaconda.org's.
-
-    Raises:
-        UsageError: when it is not a channel.
-    """
+    """Return the URL of a channel: of a name, conda.anaconda.org's."""
     from rattler import Channel
 
     try:
@@ -283,7 +276,7 @@ def plan_install(request: InstallRequest) -> InstallPlan:
     """
     _require_prefix_or_new_folder(request.prefix)
     there = conda_solve.installed_package_records(request.prefix)
-    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
+    specs = (*request.specs, *_previously_requested_specs(there, but=request.specs))
     solve = partial(conda_solve.solve, request.channels, priority=request.priority)
     try:
         records = solve(specs, virtual_packages=request.machine.virtual_packages, installed=there)
@@ -296,33 +289,29 @@ def plan_install(request: InstallRequest) -> InstallPlan:
         request=request,
         specs=specs,
         records=tuple(records),
-        changes=package_changes(there, records),
+        changes=_package_changes(there, records),
         exists=bool(there),
     )
     notes = diagnosis.cpu_build_notes(installation.packages_to_link, specs, solve, request.machine)
     return dataclasses.replace(installation, notes=notes)
 
 
-def previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
+def _previously_requested_specs(there: Iterable[PrefixRecord], *, but: Sequence[str]) -> tuple[str, ...]:
     """Return the specs that were requested when a prefix was made, except those requested again.
 
     A prefix without recorded specs keeps every package by its name.
     """
     there = list(there)
-    specs = [spec for record in there for spec in _requested_specs_of_package(record)] or [
-        record.name.normalized for record in there
-    ]
+    specs: list[str] = []
+    for record in there:
+        single = [record.requested_spec] if record.requested_spec not in {None, "", "None"} else []
+        specs += map(str, record.requested_specs or single)
     anew = {package_name(spec) for spec in but}
-    return tuple(dict.fromkeys(spec for spec in specs if package_name(spec) not in anew))
+    names = [record.name.normalized for record in there]
+    return tuple(dict.fromkeys(spec for spec in specs or names if package_name(spec) not in anew))
 
 
-def _requested_specs_of_package(package: PrefixRecord) -> Iterable[str]:
-    single = [package.requested_spec] if package.requested_spec not in {None, "", "None"} else []
-    return [str(spec) for spec in package.requested_specs or single]
-
-
-def package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:
-    """Return the changes between the present and the future packages of a prefix, by name."""
+def _package_changes(there: Iterable[PrefixRecord], records: Iterable[RepoDataRecord]) -> tuple[PackageChange, ...]:
     old = {record.name.normalized: record for record in there}
     changed = [_package_change(record, old.pop(record.name.normalized, None)) for record in records]
     removed = [_package_change(record, record, action=PackageAction.REMOVED) for record in old.values()]
@@ -379,8 +368,8 @@ def execute_install_plan(installation: InstallPlan, *, cache: Path) -> None:
 def _require_unchanged_prefix(installation: InstallPlan) -> None:
     """Raise AlreadyRunning where another install has changed the prefix since the packages were chosen."""
     request, there = installation.request, conda_solve.installed_package_records(installation.request.prefix)
-    specs = (*request.specs, *previously_requested_specs(there, but=request.specs))
-    if specs != installation.specs or package_changes(there, installation.records) != installation.changes:
+    specs = (*request.specs, *_previously_requested_specs(there, but=request.specs))
+    if specs != installation.specs or _package_changes(there, installation.records) != installation.changes:
         raise AlreadyRunning(
             f"another process has changed {request.prefix} since the packages were chosen",
             hint="run the same command again",

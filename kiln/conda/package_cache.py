@@ -28,20 +28,18 @@ def discard_damaged_entries(cache: Path, prefixes: Iterable[Path]) -> tuple[str,
     the prefix, of which the names of the packages count alone: nothing outside the cache is removed.
     """
     names = {record.stem for prefix in prefixes for record in (prefix / "conda-meta").glob("*.json")}
-    damaged = {entry: next(_changed_files(entry), "") for entry in _entries_of_packages(cache, names)}
+    folders = sorted(cache.iterdir()) if names and cache.is_dir() else []
+    entries = [entry for entry in folders if entry.is_dir() and not entry.is_symlink()]
+    damaged = {
+        entry: next(_changed_files(entry), "")
+        for entry in entries
+        if entry.name in names or entry.name.rpartition("-")[0] in names  # the name may end in a hash of the origin
+    }
     for entry in (entry for entry, file in damaged.items() if file):
         with entry.with_name(f"{entry.name}.lock").open("ab") as lock:  # rattler's, held while it installs the package
             files.acquire_lock(lock.fileno(), wait=True)
             base_files.remove(entry)
     return tuple(f"{file} of {entry.name}" for entry, file in damaged.items() if file)
-
-
-def _entries_of_packages(cache: Path, names: set[str]) -> list[Path]:
-    """Return the folders of packages, whose names may end in a hash of their origin."""
-    if not names or not cache.is_dir():
-        return []
-    folders = (entry for entry in sorted(cache.iterdir()) if entry.is_dir() and not entry.is_symlink())
-    return [entry for entry in folders if entry.name in names or entry.name.rpartition("-")[0] in names]
 
 
 def _changed_files(entry: Path) -> Iterator[str]:

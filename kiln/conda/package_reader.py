@@ -85,11 +85,7 @@ class _SizeLimitedStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read at most as many bytes as the buffer holds.
-
-        Raises:
-            ValueError: beyond the size.
-        """
+        """Read at most as many bytes as the buffer holds."""
         size: int = self._stream.readinto(buffer)
         self._remaining -= size
         if self._remaining < 0:
@@ -145,11 +141,7 @@ def _parse_info_json(name: str, content: IO[bytes] | None, before: tuple[Any] | 
 
 
 def parse_strict_json(data: bytes) -> Any:
-    """Return a JSON value that all readers agree on: each key once, finite numbers, valid text.
-
-    Raises:
-        ValueError: when it is not.
-    """
+    """Return a JSON value that all readers agree on: each key once, finite numbers, valid text."""
     try:
         value = json.loads(data, object_pairs_hook=_object_with_unique_keys, parse_constant=_refuse_non_finite_number)
         if rb"\u" in data:

@@ -60,7 +60,6 @@ def rewrite_info(
 
 
 def _copy_archive_with_mtime(source: IO[bytes], sink: IO[bytes], mtime: int, level: int) -> None:
-    """Copy a packed archive, with one time for all of its members."""
     with (
         zstd.open(source) as plain,
         compressing_file(sink, level=level) as packed,

@@ -92,7 +92,6 @@ def project_files(project: str, index: str) -> Iterator[IndexFile]:
 
 
 def _fetch_project_page(url: str) -> tuple[bytes, bool]:
-    """Return the answer of an index, and whether it is JSON."""
     parts = urlsplit(url)
     if parts.scheme == "file":
         try:
@@ -252,26 +251,18 @@ def conda_constraint(specifier: Specifier) -> str:
     """
     operator, version = specifier.operator, specifier.version
     if operator == "~=":
-        return f">={Version(version)},{_compatible_release_prefix(version)}.*"
+        parsed = Version(version)
+        epoch = f"{parsed.epoch}!" if parsed.epoch else ""
+        return f">={parsed},{epoch}{'.'.join(map(str, parsed.release[:-1]))}.*"
     if operator == "==" and version.endswith(".*"):
         return version
     if operator in {"==", "==="}:
         return f"=={_normalized_version(version)}"
-    if operator == "<" and not _is_pre_post_or_local(version):
-        return f"<{Version(version)}a0"
+    if operator == "<":
+        bound = Version(version)
+        if not (bound.is_prerelease or bound.is_postrelease or bound.local is not None):
+            return f"<{bound}a0"
     return f"{operator}{_normalized_version(version)}"
-
-
-def _compatible_release_prefix(version: str) -> str:
-    """Return the release prefix of ``~=``: all numbers but the last, as written."""
-    parsed = Version(version)
-    epoch = f"{parsed.epoch}!" if parsed.epoch else ""
-    return epoch + ".".join(str(number) for number in parsed.release[:-1])
-
-
-def _is_pre_post_or_local(version: str) -> bool:
-    parsed = Version(version)
-    return parsed.is_prerelease or parsed.is_postrelease or parsed.local is not None
 
 
 def _normalized_version(version: str) -> str:

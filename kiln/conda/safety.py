@@ -28,15 +28,14 @@ if TYPE_CHECKING:
 LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take a tenth of that
 
 
-def read_unpacked_info_json(folder: Path, name: str) -> Any:
-    """Return the content of a JSON file in ``info/``."""
+def _read_unpacked_info_json(folder: Path, name: str) -> Any:
     return package_reader.parse_strict_json(_read_regular_file(folder / "info" / name).encode())
 
 
-def listed_paths(folder: Path) -> list[str]:
+def _listed_paths(folder: Path) -> list[str]:
     """Return the paths that a package lists; older packages have them in a file for each purpose."""
     if (folder / "info" / "paths.json").exists():
-        listed = [str(item["_path"]) for item in read_unpacked_info_json(folder, "paths.json")["paths"]]
+        listed = [str(item["_path"]) for item in _read_unpacked_info_json(folder, "paths.json")["paths"]]
     else:
         listed = _read_regular_file(folder / "info" / "files").splitlines()
     if (longest := max(map(len, listed), default=0)) > package_reader.LONGEST_PATH:
@@ -44,8 +43,7 @@ def listed_paths(folder: Path) -> list[str]:
     return listed
 
 
-def link_targets(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """Return the text of the paths that are symbolic links."""
+def _link_targets(folder: Path, names: Iterable[str]) -> dict[str, str]:
     return {name: str((folder / name).readlink()) for name in names if (folder / name).is_symlink()}
 
 
@@ -63,7 +61,7 @@ NO_PACKAGE = re.compile(r"invalid zip|failed to unpack|failed to iterate over ar
 PATHS = 5  # of one package in a message
 
 
-def package_display_name(record: RepoDataRecord) -> str:
+def _package_display_name(record: RepoDataRecord) -> str:
     """Return the name of a package in messages: its file and its channel."""
     return f"{record.file_name} from {record.channel or record.url}"
 
@@ -78,29 +76,18 @@ def unsafe_package_error(name: str, escapes: Sequence[str]) -> UnsafePackage:
     )
 
 
-def metadata_mismatch_error(record: RepoDataRecord, names: Sequence[str], expected: Sequence[str]) -> BrokenPackage:
-    """Return the error of a package whose metadata has another name, version or build than the index."""
-    return BrokenPackage(
-        f"{package_display_name(record)} is another package",
-        why=f"its metadata says {' '.join(names)}, the channel's index {' '.join(expected)}",
-        hint="the file was renamed: the channel's owner should index it again",
-    )
-
-
-def hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> HashMismatch:
-    """Return the error of a package whose hash is not the one in the index."""
+def _hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-256") -> HashMismatch:
     indexed = record.md5 if kind == "MD5" else record.sha256
     return HashMismatch(
-        f"{package_display_name(record)} is not the package in the channel's index",
+        f"{_package_display_name(record)} is not the package in the channel's index",
         why=f"its {kind} is {digest}, the index has {indexed.hex() if indexed else 'another'}",
         hint="it was damaged in transit or exchanged: try again; if that fails, upload the package again",
     )
 
 
-def size_mismatch_error(record: RepoDataRecord, size: int) -> HashMismatch:
-    """Return the error of a package that has another size than its index says."""
+def _size_mismatch_error(record: RepoDataRecord, size: int) -> HashMismatch:
     return HashMismatch(
-        f"{package_display_name(record)} is not the package in the channel's index",
+        f"{_package_display_name(record)} is not the package in the channel's index",
         why=f"it has {size:,} bytes, the index says {record.size:,}",
         hint="it was damaged in transit or exchanged, or the index is wrong: the channel's owner should index it again",
     )
@@ -110,12 +97,12 @@ def too_large_package_error(record: RepoDataRecord, limit: int) -> KilnError:
     """Return the error of a package that is larger than its index or the limit allows."""
     if record.size:
         return HashMismatch(
-            f"{package_display_name(record)} is not the package in the channel's index",
+            f"{_package_display_name(record)} is not the package in the channel's index",
             why=f"it is larger than the {files.human_readable_size(limit)} that the index has for it",
             hint="it was exchanged: try again; if that fails, the channel's owner should index it again",
         )
     return LimitExceeded(
-        f"{package_display_name(record)} is larger than {files.human_readable_size(limit)}",
+        f"{_package_display_name(record)} is larger than {files.human_readable_size(limit)}",
         why="the channel's index does not have its size",
         hint=f"if you trust the channel, allow more: KILN_LIMITS='package={2 * limit // 10**6}MB'",
     )
@@ -127,16 +114,16 @@ def installation_error(error: Exception, records: Iterable[RepoDataRecord]) -> K
     why = "; ".join(line.removeprefix("Caused by: ") for line in lines)
     record = next((record for record in records if what.endswith(f" {record.file_name}")), None)
     if record and (hashes := OTHER_HASH.search(why)):
-        return hash_mismatch_error(record, hashes[2], kind="SHA-256" if len(hashes[2]) == 64 else "MD5")
-    is_local = record is not None and (file := local_package_file(record)) is not None and file.is_file()
+        return _hash_mismatch_error(record, hashes[2], kind="SHA-256" if len(hashes[2]) == 64 else "MD5")
+    is_local = record is not None and (file := _local_package_file(record)) is not None and file.is_file()
     if NOT_FETCHED in what and not is_local and not NO_PACKAGE.search(why):
         hint = "check that the channels can be reached, then run the same command again"
         return DownloadFailed(what, why=why, hint=hint)
-    what = f"{package_display_name(record)} cannot be installed" if record else what
+    what = f"{_package_display_name(record)} cannot be installed" if record else what
     return BrokenPackage(what, why=why, hint="it is damaged, or not a package")
 
 
-def local_package_file(record: RepoDataRecord) -> Path | None:
+def _local_package_file(record: RepoDataRecord) -> Path | None:
     """Return the file of a package in a folder; None when a server has it."""
     address = urlsplit(str(record.url))
     return Path(unquote(address.path)) if address.scheme == "file" else None
@@ -151,24 +138,19 @@ async def uncached_packages(records: Iterable[RepoDataRecord], cache: Path) -> l
 def require_matching_hashes(records: Iterable[RepoDataRecord]) -> None:
     """Compare the sizes and hashes of packages in folders; those in the cache were compared before.
 
-    Raises:
-        HashMismatch: at the first that differs.
+    An MD5 counts where the index has no other hash.
     """
     for record in records:
-        file = local_package_file(record)
-        if file is not None and file.is_file():
-            _require_matching_hash(record, file)
-
-
-def _require_matching_hash(record: RepoDataRecord, file: Path) -> None:
-    """Compare by size and SHA-256, or by MD5 where the index has no other hash."""
-    if record.size is not None and (size := file.stat().st_size) != record.size:
-        raise size_mismatch_error(record, size)
-    if record.sha256:
-        if (digest := files.sha256(file)) != record.sha256.hex():
-            raise hash_mismatch_error(record, digest)
-    elif record.md5 and (digest := files.sha256_and_md5(file)["md5"]) != record.md5.hex():
-        raise hash_mismatch_error(record, digest, kind="MD5")
+        file = _local_package_file(record)
+        if file is None or not file.is_file():
+            continue
+        if record.size is not None and (size := file.stat().st_size) != record.size:
+            raise _size_mismatch_error(record, size)
+        if record.sha256:
+            if (digest := files.sha256(file)) != record.sha256.hex():
+                raise _hash_mismatch_error(record, digest)
+        elif record.md5 and (digest := files.sha256_and_md5(file)["md5"]) != record.md5.hex():
+            raise _hash_mismatch_error(record, digest, kind="MD5")
 
 
 HOPS = 40  # links in a row, the kernel's own limit (path_resolution(7))
@@ -220,10 +202,10 @@ class PrefixTree:
     def add_and_check_package(self, paths: Iterable[str], links: Mapping[str, str]) -> list[str]:
         """Add a package's paths and links; return those that lead out, or make others lead out."""
         paths = list(paths)
-        escapes = [path for path in paths if is_outside_prefix(path) or is_in_conda_meta(path)]
+        escapes = [path for path in paths if _is_outside_prefix(path) or is_in_conda_meta(path)]
         escapes += [f"{path}, twice" for path in duplicate_paths(paths, folds_case=self.folds_case)]
         new = self._add_links(links)
-        folders = _parent_folders(path for path in paths if not is_outside_prefix(path))
+        folders = _parent_folders(path for path in paths if not _is_outside_prefix(path))
         escapes += [f"{folder}/..." for folder in sorted(folders) if resolve_links(folder, self.links) is None]
         if new:
             escapes += [f"{link}, a folder elsewhere" for link in new if link in self.folders]
@@ -255,7 +237,7 @@ class PrefixTree:
         return link if folder is None else posixpath.join(folder, name)
 
 
-def is_outside_prefix(path: str) -> bool:
+def _is_outside_prefix(path: str) -> bool:
     """Return whether a path cannot be a package's: it is absolute, or goes up."""
     return path.startswith("/") or ".." in path.split("/")
 
@@ -339,7 +321,7 @@ class PreinstallChecker:
         if (breach := self.exceeded()) is not None:
             self._refuse_package(breach, self._unpacked_folder(record))
         elif record.size and size is not None and size != record.size:
-            self._refuse_package(size_mismatch_error(record, size), self._unpacked_folder(record))
+            self._refuse_package(_size_mismatch_error(record, size), self._unpacked_folder(record))
         else:
             self.send({"unpacked": str(self._unpacked_folder(record))})
 
@@ -363,50 +345,50 @@ class PreinstallChecker:
         """Admit a package, or end the installation."""
         record = self.records[package_name]
         folder = self._unpacked_folder(record)
+        if (breach := self.exceeded()) is not None:  # in less time than the watchdog's interval
+            self._refuse_package(breach, folder)
+            return operation
         try:
-            self._require_within_limits()
             self._check_package(record, folder)
         except KilnError as error:
             self._refuse_package(error, folder)
         except Exception as error:  # noqa: BLE001 - whatever it is, rattler would ignore it and continue
             self._refuse_package(
-                BrokenPackage(f"{package_display_name(record)} is not a package", why=repr(error)), folder
+                BrokenPackage(f"{_package_display_name(record)} is not a package", why=repr(error)), folder
             )
         return operation
 
     def check_installed_packages(self) -> None:
-        """Check the packages in the prefix, which may be removed or stay.
-
-        Raises:
-            UnsafePackage: when a record there names files outside, which would be removed with its package.
-        """
+        """Check the packages in the prefix, which may be removed or stay."""
         for file in sorted((self.prefix / RECORDS).glob("*.json")):
             installed = json.loads(file.read_text(encoding="utf-8"))
             paths = [str(path) for path in installed.get("files", ())]
-            if outside := [path for path in paths if is_outside_prefix(path)]:
+            if outside := [path for path in paths if _is_outside_prefix(path)]:
                 raise unsafe_package_error(f"the record {file}", outside)
             record = self.records.get(str(installed.get("name")))
             if record is not None and _version_and_build(record) == (installed.get("version"), installed.get("build")):
-                self.tree.add_installed_paths(paths, link_targets(self.prefix, paths))
+                self.tree.add_installed_paths(paths, _link_targets(self.prefix, paths))
 
     def _unpacked_folder(self, record: RepoDataRecord) -> Path:
         return self.cache / f"{record.name.normalized}-{record.version}-{record.build}"
 
-    def _require_within_limits(self) -> None:
-        """Raise the error of a limit that was exceeded in less time than the watchdog's interval."""
-        if (breach := self.exceeded()) is not None:
-            raise breach
-
     def _check_package(self, record: RepoDataRecord, folder: Path) -> None:
-        index = read_unpacked_info_json(folder, "index.json")
-        _require_same_name_version_build(record, index)
-        paths = listed_paths(folder)
-        links = link_targets(folder, [path for path in paths if not is_outside_prefix(path)])
+        index = _read_unpacked_info_json(folder, "index.json")
+        name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
+        expected = (record.name.normalized, *_version_and_build(record))
+        if (name.lower(), *version) != expected:
+            raise BrokenPackage(
+                f"{_package_display_name(record)} is another package",
+                why=f"its metadata says {' '.join((name, *version))}, the channel's index {' '.join(expected)}",
+                hint="the file was renamed: the channel's owner should index it again",
+            )
+        paths = _listed_paths(folder)
+        links = _link_targets(folder, [path for path in paths if not _is_outside_prefix(path)])
         if index.get("noarch") == "python":
             paths = [self._noarch_python_install_path(path) for path in paths]
             links = {self._noarch_python_install_path(path): text for path, text in links.items()}
         if escapes := self.tree.add_and_check_package(paths, links):
-            raise unsafe_package_error(package_display_name(record), escapes)
+            raise unsafe_package_error(_package_display_name(record), escapes)
 
     def _noarch_python_install_path(self, path: str) -> str:
         """Return the path at which a file of a noarch Python package is installed."""
@@ -420,13 +402,8 @@ class PreinstallChecker:
         if not files.quarantine_path(self.prefix).exists():
             with contextlib.suppress(FileNotFoundError):  # a package may be complete before the prefix is made
                 self.prefix.rename(files.quarantine_path(self.prefix))
-        self._remove_unpacked_package(folder)
-
-    def _remove_unpacked_package(self, folder: Path) -> None:
-        """Remove a package from the cache, where no half of it may stay when this process is ended meanwhile.
-
-        So it gets the name of an unfinished one first, which the parent process removes.
-        """
+        # No half of it may stay in the cache when this process is ended meanwhile: so it gets the name of an unfinished
+        # one first, which the parent process removes.
         self.send({"unpacking": str(folder), "new": True})
         part = folder.with_name(f".{folder.name}{os.urandom(3).hex()}")
         with contextlib.suppress(FileNotFoundError):  # a package that is refused twice
@@ -438,30 +415,19 @@ def _version_and_build(record: RepoDataRecord) -> tuple[str, str]:
     return str(record.version), str(record.build)
 
 
-def _require_same_name_version_build(record: RepoDataRecord, index: Mapping[str, Any]) -> None:
-    name, *version = (str(index.get(key)) for key in ("name", "version", "build"))
-    expected = (record.name.normalized, *_version_and_build(record))
-    if (name.lower(), *version) != expected:
-        raise metadata_mismatch_error(record, (name, *version), expected)
-
-
 def _is_for_windows(python: RepoDataRecord | None) -> bool:
     return python is not None and python.subdir.startswith("win-")
 
 
 def _site_packages_folder(python: RepoDataRecord | None) -> str:
-    """Return the folder of Python's packages, as rattler derives it from the record of Python.
-
-    Raises:
-        UnsafePackage: when it is outside the prefix.
-    """
+    """Return the folder of Python's packages, as rattler derives it from the record of Python."""
     if python is None:
         return "site-packages"
     minor = ".".join(str(python.version).split(".")[:2])
     usual = "Lib/site-packages" if _is_for_windows(python) else f"lib/python{minor}/site-packages"
     folder = python.python_site_packages_path or usual
-    if is_outside_prefix(folder):
+    if _is_outside_prefix(folder):
         raise UnsafePackage(
-            f"{package_display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix"
+            f"{_package_display_name(python)} has its modules in {folder!r}", why="that is outside of a prefix"
         )
     return folder

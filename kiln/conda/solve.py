@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -92,8 +91,10 @@ def solve(
         SystemFault: when a folder that is a channel has a pipe, a socket or a device.
     """
     urls = list(http.register_credentials(channels))
-    for folder in (Path(url_or_path) for url_or_path in map(_local_path, urls) if url_or_path):
-        files.refuse_special_files(folder / platform, folder / "noarch")
+    for url in urls:
+        place = files.path_of_file_url(url.removeprefix("file://")) if url.startswith("file://") else Path(url)
+        if place.is_absolute():  # a folder, and no URL of a server or name
+            files.refuse_special_files(place / platform, place / "noarch")
     records = client.run_operation(
         "solve",
         channels=urls,
@@ -104,13 +105,6 @@ def solve(
         priority=priority,
     )
     return records_from_json(records)
-
-
-def _local_path(channel: str) -> str:
-    """Return the path of a channel that is a folder; empty for others."""
-    if channel.startswith("file://"):
-        return str(files.path_of_file_url(channel.removeprefix("file://")))
-    return channel if os.path.isabs(channel) else ""  # noqa: PTH117 - a text
 
 
 def install(
@@ -158,10 +152,6 @@ def _require_written_packages(prefix: Path, before: Container[str]) -> None:
     """Read again what the library wrote: on a full disk some of its writes are lost without an error.
 
     ``before`` are the names of records that are not new.
-
-    Raises:
-        DiskFull: when a file or a record was not written completely, and the disk has no space.
-        BrokenPackage: when the disk has space.
     """
     for file in (prefix / "conda-meta").glob("*.json"):
         if file.name in before:

@@ -29,18 +29,14 @@ def matches(version: str, spec: str) -> bool:
     from rattler.exceptions import InvalidVersionError
 
     try:
-        return parsed_version_spec(spec).matches(Version(version))
+        return _parsed_version_spec(spec).matches(Version(version))
     except InvalidVersionError as error:
         raise ValueError(f"{version!r} is not a version: {error}") from error
 
 
 @lru_cache(maxsize=1024)
-def parsed_version_spec(spec: str) -> VersionSpec:
-    """Return a spec as py-rattler has it, in which no space follows an operator.
-
-    Raises:
-        ValueError: it is malformed.
-    """
+def _parsed_version_spec(spec: str) -> VersionSpec:
+    """Return a spec as py-rattler has it, in which no space follows an operator."""
     from rattler import VersionSpec
     from rattler.exceptions import InvalidVersionSpecError
 
@@ -85,7 +81,10 @@ class Version:
             raise ValueError(f"{text!r}: the epoch is not a number")
         if not rest or "+" in local or (plus and not release):
             raise ValueError(f"{text!r} is not a version")
-        self.parts = [_parse_component(epoch or "0"), *map(_parse_component, _split_components(rest))]
+        components = rest.removesuffix("_").replace("_", ".").split(".")
+        if rest.endswith("_"):  # it belongs to the last component: 1.0.1_ comes before 1.0.1a
+            components[-1] += "_"
+        self.parts = [_parse_component(epoch or "0"), *map(_parse_component, components)]
         self.local = [_parse_component(part) for part in local.replace("_", ".").split(".")] if plus else []
 
     def __eq__(self, other: object) -> bool:
@@ -117,25 +116,12 @@ def _normalized_version_text(text: str) -> str:
     return version
 
 
-def _split_components(release: str) -> list[str]:
-    # A trailing underscore belongs to the last component: 1.0.1_ comes before 1.0.1a.
-    parts = release.removesuffix("_").replace("_", ".").split(".")
-    return [*parts[:-1], f"{parts[-1]}_"] if release.endswith("_") else parts
-
-
 def _parse_component(text: str) -> Part:
-    runs: Part = [_parse_digits_or_letters(run) for run in _RUNS.findall(text)]
+    words: dict[str, float | str] = {"post": float("inf"), "dev": "DEV"}  # after all numbers, before all words
+    runs: Part = [int(run) if run.isdigit() else words.get(run, run) for run in _RUNS.findall(text)]
     if not runs:
         raise ValueError("an empty component in a version")
     return runs if text[0].isdigit() else [0, *runs]
-
-
-def _parse_digits_or_letters(text: str) -> float | str:
-    if text.isdigit():
-        return int(text)
-    if text == "post":
-        return float("inf")
-    return "DEV" if text == "dev" else text
 
 
 @lru_cache(maxsize=8192)
@@ -339,11 +325,7 @@ def _version_and_build(text: str) -> tuple[str, str]:
 
 
 def _normalized_constraint(version: str) -> str:
-    """Return a version constraint without superfluous marks.
-
-    Raises:
-        ValueError: it is not one.
-    """
+    """Return a version constraint without superfluous marks."""
     parts = re.split(r"[,|]", re.sub(r"[()]", "", version)) if version else []
     invalid = [part for part in parts if not _is_version_bound(part.strip())]
     if invalid:

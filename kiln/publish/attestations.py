@@ -49,9 +49,6 @@ def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseA
 
     Attestations of others that are there stay, with the own ones added. What an interrupted publication of the same
     signer wrote is not signed again.
-
-    Raises:
-        BrokenPackage: when there are too many attestations of others.
     """
     before = store.read(f"{entry.path}{SIDECAR_ENDING}")
     others = _bundles_about_file(before or b"", entry.file, entry.sha256)
@@ -82,9 +79,6 @@ def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str
     """Return the hash of a sidecar that the index does not have yet; its content-addressed copy is written.
 
     Empty when nothing changed.
-
-    Raises:
-        BrokenPackage: when the sidecar is invalid, is about another file, or lacks attestations that the index had.
     """
     data = store.read(f"{path}{SIDECAR_ENDING}")
     if data is None or sidecar_hash(data) == record.get(SIDECAR_FIELD):
@@ -148,18 +142,12 @@ def remove_sidecars(store: Store, path: str) -> None:
 
 
 def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
-    """Write a sidecar, and return its package's entry with its hash."""
     store.write(f"{entry.path}{SIDECAR_ENDING}.{sidecar_hash(data)}", data)
     store.write(f"{entry.path}{SIDECAR_ENDING}", data)
     return dataclasses.replace(entry, record={**entry.record, SIDECAR_FIELD: sidecar_hash(data)})
 
 
 def _require_readable_sidecar(data: bytes, path: str) -> None:
-    """Refuse a sidecar that readers refuse.
-
-    Raises:
-        BrokenPackage: with the file of the attestations of others.
-    """
     try:
         provenance_bundles.parse_sidecar(data)
     except ProvenanceBroken as error:

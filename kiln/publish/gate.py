@@ -40,7 +40,7 @@ _BYTECODE = "compile the module where it is installed: python -m compileall -d s
 _TEXT = "remove the path from the file in the build script; only $PREFIX is replaced by an install"
 
 
-def build_path_leak_hint(name: str, start: bytes) -> str:
+def _build_path_leak_hint(name: str, start: bytes) -> str:
     """Return how to keep build paths out of a file, which depends on its kind: its name and its first bytes."""
     if name.endswith(".dist-info/direct_url.json"):
         return _DIRECT_URL
@@ -49,8 +49,7 @@ def build_path_leak_hint(name: str, start: bytes) -> str:
     return _COMPILED if start.startswith((b"\x7fELF", b"!<arch>")) else _TEXT
 
 
-def path_at_offset(text: bytes, offset: int) -> str:
-    """Return the path that begins at an offset."""
+def _path_at_offset(text: bytes, offset: int) -> str:
     end = _END.search(text, offset, offset + LONGEST)
     path = text[offset : end.start() if end else offset + LONGEST].decode(errors="replace")
     return path if end else f"{path}..."
@@ -87,11 +86,7 @@ def forbidden_texts(folders: Sequence[str], tokens: Sequence[str] = ()) -> tuple
 
 
 def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> PackageContents:
-    """Return the metadata of a package, its files, and what is wrong with them.
-
-    Raises:
-        BrokenPackage: when it is not a package, or damaged.
-    """
+    """Return the metadata of a package, its files, and what is wrong with them."""
     listed = package_reader.read_info_json(package, "paths.json")
     names, prefixes = _listed_paths_and_placeholders(listed)
     entries = (entry for entry in listed.get("paths", ()) if isinstance(entry["_path"], str))
@@ -99,7 +94,13 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     inspection = _PackageInspection(forbidden=forbidden, prefixes=prefixes, sizes=sizes)
     inspection.escapes += [path[: package_reader.LONGEST_PATH] for path in names if _is_outside_prefix(path)]
     inspection.escapes += [f"{path}, twice" for path in duplicate_paths(names, folds_case=False)]
-    about = _read_about_json(package)
+    index, about = (package_reader.read_info_json_object(package, name) for name in ("index.json", "about.json"))
+    for key in ("depends", "constrains"):
+        specs = index.get(key, [])
+        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
+            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
+    if not isinstance(about.setdefault("extra", {}), dict):
+        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
     with package_reader.open_package_members(package) as members:
         for member, content in members:
             if about["extra"].get(REHEARSAL) and not member.name.startswith("info"):
@@ -108,7 +109,7 @@ def inspect_package(package: Path, forbidden: Sequence[ForbiddenText]) -> Packag
     return PackageContents(
         sha256=base_files.sha256(package),
         size=package.stat().st_size,
-        index=_read_index_json(package),
+        index=index,
         about=about,
         paths=tuple(inspection.paths),
         licenses=tuple(inspection.licenses),
@@ -133,7 +134,7 @@ class _PackageInspection:
         """Inspect one member of the archive."""
         name = posixpath.normpath(member.name)
         is_metadata = name == "info" or name.startswith("info/")
-        if member_leads_out_of_prefix(member):
+        if _member_leads_out_of_prefix(member):
             self.escapes.append(f"{member.name} -> {member.linkname}" if member.linkname else member.name)
         if member.issym():
             self.links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), member.linkname))
@@ -158,7 +159,7 @@ class _PackageInspection:
         placeholder = self.prefixes.get(name, b"")
         rest, start, hint = b"", 0, ""
         while chunk := content.read(CHUNK):
-            hint = hint or build_path_leak_hint(name, chunk)
+            hint = hint or _build_path_leak_hint(name, chunk)
             text = rest + chunk
             installed = text.replace(placeholder, bytes(len(placeholder))) if placeholder else text
             for secret in self.forbidden:
@@ -167,14 +168,14 @@ class _PackageInspection:
                 if secret.needle in installed and (offset := _forbidden_text_offset(secret, installed)) is not None:
                     path, cure = "", SECRET
                     if secret.what == BUILD_PATH:
-                        path, cure = path_at_offset(installed, offset), hint
+                        path, cure = _path_at_offset(installed, offset), hint
                     leak = ContentLeak(file=name, what=secret.what, offset=start + offset, text=path, cure=cure)
                     self.leaks.setdefault((name, secret.what), leak)
             start, rest = start + len(text), text[-max(OVERLAP, len(placeholder)) :]
             start -= len(rest)
 
 
-def member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
+def _member_leads_out_of_prefix(member: tarfile.TarInfo) -> bool:
     """Return whether a member, or a link, would be outside of the prefix that a package is installed into."""
     if _is_outside_prefix(member.name) or _has_parent_reference_after_name(member.name):
         return True
@@ -205,28 +206,8 @@ def _forbidden_text_offset(secret: ForbiddenText, text: bytes) -> int | None:
     return match and match.start()
 
 
-def _read_index_json(package: Path) -> dict[str, Any]:
-    index = package_reader.read_info_json_object(package, "index.json")
-    for key in ("depends", "constrains"):
-        specs = index.get(key, [])
-        if not isinstance(specs, list) or not all(isinstance(spec, str) for spec in specs):
-            raise BrokenPackage(f"{package} has an info/index.json whose {key} is not a list of specs")
-    return index
-
-
-def _read_about_json(package: Path) -> dict[str, Any]:
-    about = package_reader.read_info_json_object(package, "about.json")
-    if not isinstance(about.setdefault("extra", {}), dict):
-        raise BrokenPackage(f"{package} has an info/about.json whose extra is not a JSON object")
-    return about
-
-
 def _listed_paths_and_placeholders(paths: Any) -> tuple[list[str], dict[str, bytes]]:
-    """Return the paths that a package lists, which installers follow, and the placeholders of the files that have one.
-
-    Raises:
-        BrokenPackage: the list is invalid.
-    """
+    """Return the paths that a package lists, which installers follow, and the placeholders that files have."""
     try:
         files = [(str(item["_path"]), item.get("prefix_placeholder")) for item in paths.get("paths", [])]
     except (AttributeError, KeyError, TypeError) as error:
@@ -361,7 +342,21 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
         base = git.base_commit(commit)[:8]
         what = f"built from changes to the commit {base}: commit them and run kiln build --rebuild, or --allow-dirty"
         yield RefusalKind.DIRTY, what
-    yield from _contents_refusal_reasons(candidate)
+    contents = candidate.contents
+    if contents is None:
+        yield RefusalKind.BROKEN, candidate.broken
+        return
+    if contents.sha256 != candidate.artifact.sha256:
+        yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
+    if contents.about.get("extra", {}).get(REHEARSAL):
+        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
+    if not contents.about.get("license"):
+        yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
+    if not contents.licenses:
+        yield RefusalKind.NO_LICENSE, "it has no license text (about/license_file)"
+    yield from ((RefusalKind.LEAK, str(leak)) for leak in contents.leaks[:10])
+    yield from ((RefusalKind.ESCAPE, f"{member!r} leads out of the prefix") for member in contents.escapes[:10])
+    yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
 
 
 def _commit(candidate: Candidate) -> str:
@@ -393,26 +388,6 @@ def _may_be_published_untested(candidate: Candidate, release: Release) -> bool:
 def cross_compilation_text(candidate: Candidate) -> str:
     """Return how a package was cross-compiled, in words; empty for a native build."""
     return f"cross-compiled for {candidate.artifact.subdir} on {candidate.built_on}" if candidate.built_on else ""
-
-
-def _contents_refusal_reasons(candidate: Candidate) -> Iterator[tuple[RefusalKind, str]]:
-    contents = candidate.contents
-    if contents is None:
-        yield RefusalKind.BROKEN, candidate.broken
-        return
-    if contents.sha256 != candidate.artifact.sha256:
-        yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
-    if contents.about.get("extra", {}).get(REHEARSAL):
-        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
-    if not contents.about.get("license"):
-        yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
-    if not contents.licenses:
-        yield RefusalKind.NO_LICENSE, "it has no license text (about/license_file)"
-    for leak in contents.leaks[:10]:
-        yield RefusalKind.LEAK, str(leak)
-    for member in contents.escapes[:10]:
-        yield RefusalKind.ESCAPE, f"{member!r} leads out of the prefix"
-    yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
 
 
 def _recipe_mismatches(candidate: Candidate) -> Iterator[str]:

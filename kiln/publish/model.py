@@ -89,16 +89,17 @@ def subdirs_with_defaults(names: Iterable[str]) -> tuple[str, ...]:
 
 def sorted_by_dependencies(entries: Iterable[IndexEntry]) -> list[IndexEntry]:
     """Return packages, those first that others need; all builds of a name stay together."""
-    waiting = sorted(entries, key=_solver_preference)
+    # Solvers prefer builds without tracked features, then those with a high build number.
+    waiting = sorted(
+        entries,
+        key=lambda one: (bool(one.record.get("track_features")), -int(one.record.get("build_number", 0)), one.path),
+    )
+    needs = {entry.path: {package_name(str(spec)) for spec in entry.record.get("depends", ())} for entry in waiting}
     ordered: list[IndexEntry] = []
     while waiting:
-        names = {_package_name(entry) for entry in waiting}
-        blocked = {
-            _package_name(entry)
-            for entry in waiting
-            if _required_package_names(entry) & (names - {_package_name(entry)})
-        }
-        free = [entry for entry in waiting if _package_name(entry) not in blocked] or waiting
+        names = {entry.record["name"] for entry in waiting}
+        blocked = {entry.record["name"] for entry in waiting if needs[entry.path] & (names - {entry.record["name"]})}
+        free = [entry for entry in waiting if entry.record["name"] not in blocked] or waiting
         ordered += free
         waiting = [entry for entry in waiting if entry not in free]
     return ordered
@@ -115,20 +116,6 @@ def index_file_write_order(name: str) -> tuple[bool, bool, bool, str]:
     Shards that others name come first, then what clients read, kiln's record last.
     """
     return not name.startswith(f"{SHARDS}/"), name == BASE, "repodata" in name, name
-
-
-def _solver_preference(entry: IndexEntry) -> tuple[bool, int, str]:
-    """Return the key by which solvers prefer builds: none to track features, then a high build number."""
-    record: Any = entry.record
-    return bool(record.get("track_features")), -int(record.get("build_number", 0)), entry.path
-
-
-def _package_name(entry: IndexEntry) -> str:
-    return str(entry.record["name"])
-
-
-def _required_package_names(entry: IndexEntry) -> set[str]:
-    return {package_name(str(spec)) for spec in entry.record.get("depends", ())}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,7 +85,6 @@ def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> F
 
 
 def _recipe_in_package(package: Path) -> dict[str, bytes]:
-    """Return the recipe's files in a package, by their paths in the feedstock."""
     carried = {
         name.removeprefix("recipe/"): data
         for name, data in package_reader.read_info_files(package).items()
@@ -168,7 +167,7 @@ def release_provenance_and_attestations(
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = package_reader.read_info_files(candidate.path)
         *_, package = recorded_build_of_candidate(matrix, candidate)
-        tested_with = _tested_run_dependencies(package)
+        tested_with = tuple(filter(provenance_contents.is_valid_package, package.tests.run_packages))
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
         resolved = (*provenance_contents.build_and_host_packages(info), *tested_with)
         license_ = sbom.license_expression(record.license)
@@ -183,15 +182,12 @@ def release_provenance_and_attestations(
         records[record.sha256] = record
         documents[record.sha256] = package_documents(record, bill, other)
 
-    def bundles_of_package(sha256: str) -> tuple[bytes, ...]:
-        return attesting.sign_package_bundles(records[sha256]) if attesting and sha256 in records else ()
-
+    if attesting is None:
+        return ReleaseAttestations(documents=documents)
     return ReleaseAttestations(
         documents=documents,
-        bundles=bundles_of_package if attesting else None,
-        is_own=lambda sha256, sidecar: (
-            attesting is not None and attesting.has_own_attestation(records[sha256], sidecar)
-        ),
+        bundles=lambda sha256: attesting.sign_package_bundles(records[sha256]) if sha256 in records else (),
+        is_own=lambda sha256, sidecar: attesting.has_own_attestation(records[sha256], sidecar),
     )
 
 
@@ -276,13 +272,7 @@ def _bundled_and_declared_components(
     )
 
 
-def _tested_run_dependencies(package: PackageReport) -> tuple[ResolvedPackage, ...]:
-    """Return the run dependencies that a package was tested with."""
-    return tuple(filter(provenance_contents.is_valid_package, package.tests.run_packages))
-
-
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
-    """Return what identifies a package, for a record."""
     fields = {"purl": provenance_contents.package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}
 
@@ -301,14 +291,7 @@ def recorded_build_of_candidate(
     return next((build for build in builds if not build[2].reused), builds[-1])
 
 
-def build_log(matrix: ConfigsAndRuns, candidate: Candidate) -> Path | None:
-    """Return the log of the run that made a package, if it still exists."""
-    log = recorded_build_of_candidate(matrix, candidate)[1].log
-    return log if log and log.is_file() else None
-
-
 def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
-    """Return the recipe's sources, each pinned by its hash, its revision, or its folder's hash."""
     from kiln.state.store.compile_cache import file_or_folder_digest
 
     sources = []
@@ -332,7 +315,6 @@ def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple
 
 
 def _engine_version(info: Mapping[str, bytes], about: Mapping[str, Any]) -> str | None:
-    """Return the engine's version, as recorded in the package's rendered recipe or metadata."""
     rendered = info.get(provenance_contents.RENDERED_V1)
     if rendered is not None:
         match = _ENGINE.search(rendered.decode(errors="replace"))
@@ -367,7 +349,8 @@ def write_release_bundle(folder: Path, matrix: ConfigsAndRuns, release: Release,
             if attested.bundles is not None:
                 sidecar = bundles.serialize_sidecar(attested.bundles(candidate.artifact.sha256))
                 base_files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
-            if log := build_log(matrix, candidate):
+            log = recorded_build_of_candidate(matrix, candidate)[1].log
+            if log and log.is_file():
                 base_files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
         for documents in attested.documents.values():
             for place, data in documents.items():

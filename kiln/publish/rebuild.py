@@ -45,7 +45,8 @@ def described_differences(one: Path, other: Path) -> list[str]:
     texts = [_small_file_contents(package, set(paths)) for package in (one, other)]
     for name in paths:
         place = described_content_difference(*(text.get(name) for text in texts))
-        lines.append(f"{name}: {_names_of_changed_attributes(first[name], second[name])}{place}")
+        pairs = zip(_NAMES, first[name], second[name], strict=True)
+        lines.append(f"{name}: {', '.join(attribute for attribute, one, two in pairs if one != two)}{place}")
     return sorted(lines)[:MOST] or ["only the compression: all files are identical"]
 
 
@@ -70,10 +71,6 @@ def _line_excerpt(line: str, other: str) -> str:
     place = next((i for i, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), 0)
     start = max(0, place - LONGEST_LINE // 2)
     return ascii(("..." if start else "") + line[start : start + LONGEST_LINE])
-
-
-def _names_of_changed_attributes(one: tuple[Any, ...], other: tuple[Any, ...]) -> str:
-    return ", ".join(name for name, first, second in zip(_NAMES, one, other, strict=True) if first != second)
 
 
 def _member_attributes(package: Path) -> dict[str, tuple[Any, ...]]:
@@ -123,7 +120,7 @@ def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tupl
         UnknownConfig: the feedstock has no such config.
         UsageError: a folder has no report.
     """
-    reports = [(folder, read_job_report(folder / REPORT)) for given in folders for folder in _job_folders(given)]
+    reports = [(folder, _read_job_report(folder / REPORT)) for given in folders for folder in _job_folders(given)]
     commits = {report.commit for _, report in reports}
     if len(commits) > 1:
         raise ReleaseRefused(
@@ -154,13 +151,7 @@ def _job_folders(folder: Path) -> list[Path]:
     return jobs
 
 
-def read_job_report(path: Path) -> MatrixReport:
-    """Return the report of a job.
-
-    Raises:
-        BrokenPackage: it is invalid, or not of one config.
-        ReleaseRefused: the config is not finished, or was rehearsed.
-    """
+def _read_job_report(path: Path) -> MatrixReport:
     try:
         data = deliveries.read_report(path)
         for config in data["configs"]:
@@ -248,7 +239,7 @@ def rebuild_and_compare(
     planned = runner.plan_run(feedstock, options, machine)
     if image is not None and planned.image != image:
         raise ProvenanceBroken(f"the image is {planned.image} now, and was {image}", hint="fetch the former image")
-    build = ConfigBuild.from_job(rebuild_job(planned), planned.process_environment)
+    build = ConfigBuild.from_job(_rebuild_job(planned), planned.process_environment)
     folder = build.task.folder
     with cache.hold_lock(build.task.lock_file, while_true=lambda: False):
         kill_orphans_in_folder(folder)
@@ -268,7 +259,7 @@ def rebuild_and_compare(
     raise NotReproduced(f"{package.name} was not reproduced", why=f"these differ:{lines}", hint=hint)
 
 
-def rebuild_job(planned: RunPlan) -> ConfigJob:
+def _rebuild_job(planned: RunPlan) -> ConfigJob:
     """Return the one job of a plan, with a separate log, and without reused packages.
 
     A cold build makes every package itself; under another key it finds no compile in a cache.
@@ -285,7 +276,6 @@ def rebuild_job(planned: RunPlan) -> ConfigJob:
 
 
 def _rebuilt_package(build: ConfigBuild, name: str) -> Path:
-    """Build the config and return the package of a name."""
     result, outcome = build.run_build_process()
     error = config_build_error(result, outcome, build.task.job)
     if error is not None:

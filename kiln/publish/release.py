@@ -143,10 +143,6 @@ class ConfigsAndRuns:
                     return self.rendered[config], output
         return None
 
-    def _is_current(self, config: str, report: PackageReport) -> bool:
-        """Return whether a package was built from the feedstock's files as they are now."""
-        return report.feedstock == cache.recipe_and_config_digest(self.feedstock, config)
-
     def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
         reports_by_path: dict[Path, list[tuple[str, PackageReport]]] = {}
@@ -171,13 +167,16 @@ class ConfigsAndRuns:
         return Candidate(
             path=path,
             configs=configs,
-            artifact=report.artifact if report else _artifact_from_file_name(path, sha256),
+            artifact=report.artifact if report else _artifact_outside_ledger(path, sha256),
             verdict=report.tests.verdict if report else TestVerdict.NONE,
             contents=package_contents,
             broken=broken,
             built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
-            is_current=any(each is report and self._is_current(name, each) for name, each in reports),
+            is_current=any(  # built from the feedstock's files as they are now
+                each is report and each.feedstock == cache.recipe_and_config_digest(self.feedstock, name)
+                for name, each in reports
+            ),
             needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
         )
 
@@ -222,11 +221,7 @@ def last_run_of_each_config(history: Iterable[MatrixReport]) -> dict[str, tuple[
 
 
 def allowed_package_names(feedstock: Feedstock) -> tuple[str, ...]:
-    """Return the names that a feedstock may publish, as globs.
-
-    Raises:
-        UsageError: when the feedstock has no list of them.
-    """
+    """Return the names that a feedstock may publish, as globs."""
     file = feedstock.root / ALLOWED
     if not file.is_file():
         raise UsageError(
@@ -269,8 +264,7 @@ def _cross_build_platform(rendered: tuple[RenderedConfig, Output] | None) -> str
     return rendered[0].config.build_platform
 
 
-def _artifact_from_file_name(path: Path, sha256: str) -> Artifact:
-    """Return the artifact of a package that is not in the ledger."""
+def _artifact_outside_ledger(path: Path, sha256: str) -> Artifact:
     name, version, build = [*path.stem.rsplit("-", 2), "", ""][:3]
     return Artifact(
         path=path,
@@ -304,7 +298,6 @@ def latest_packages_of_configs(feedstock: Feedstock, configs: Iterable[str]) -> 
 
 
 def _unchanged_package_files(config: ConfigRun) -> tuple[Path, ...]:
-    """Return a config's package files, none if one is missing or another."""
     artifacts = [package.artifact for package in config.packages if not package.artifact.is_wheel]
     if not all(artifact.path.is_file() and files.sha256(artifact.path) == artifact.sha256 for artifact in artifacts):
         return ()

@@ -40,7 +40,10 @@ def require_publication_allowed(
         KilnError: the file is malformed.
     """
     settings = limits.run_bounded(lambda: TypedSettings.read(path))
-    service = _current_ci_service(environment)
+    service = environment.get("CI", "")
+    if service not in _SERVICES:  # CI is true where a job does not set it
+        own = (name for name, variable in _SERVICES.items() if environment.get(variable, "").lower() == "true")
+        service = next(own, "")
     if service and not settings.get_nested(service).get_flag("upload_packages", default=True):
         raise UsageError(
             f"{service}.upload_packages is false",
@@ -64,13 +67,6 @@ def require_publication_allowed(
             why="the packages would be public",
             hint="kiln publish --bundle DIR, then anaconda upload --private",
         )
-
-
-def _current_ci_service(environment: Mapping[str, str]) -> str:
-    """Return the CI service of this job, empty for another one or none; CI is true where a job does not set it."""
-    if environment.get("CI") in _SERVICES:
-        return environment["CI"]
-    return next((name for name, own in _SERVICES.items() if environment.get(own, "").lower() == "true"), "")
 
 
 _CHANNEL = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes a part of paths and addresses

@@ -155,7 +155,6 @@ def _begin_journal(target: PublicationTarget, entries: Sequence[IndexEntry]) -> 
 def _promote_or_reverse(
     target: PublicationTarget, publication: Publication, attestation: ReleaseAttestations | None
 ) -> None:
-    """Promote packages; reverse a promotion that a server does not complete."""
     try:
         target.promote(publication, attestation)
     except (UploadFailed, TokenRefused) as error:

@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 GOOD = {"index.json": json.dumps(INDEX).encode()}
 
 
-def package(info: bytes = b"", payload: bytes = b"", **more: bytes) -> bytes:
+def package(info: bytes = b"", payload: bytes = b"", metadata: bytes = b"", **more: bytes) -> bytes:
     """A package of these archives."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as file:
+        if metadata:
+            file.writestr("metadata.json", metadata)
         file.writestr("info-app-1-0.tar.zst", info or packed(tarball(GOOD)))
         file.writestr("pkg-app-1-0.tar.zst", payload or packed(tar_of(lambda tar: add(tar, "share/app", b"app"))))
         for name, data in more.items():
@@ -84,6 +86,9 @@ FAULTS: dict[str, Callable[[], bytes]] = {
     "no tar archive": lambda: package(zstd.compress(b"x" * 1000)),
     "index.json as a link": lambda: with_member(type=tarfile.SYMTYPE, linkname="/etc/passwd", size=0),
     "index.json as a device": lambda: with_member(type=tarfile.CHRTYPE, size=0),
+    "a newer format": lambda: package(metadata=b'{"conda_pkg_format_version": 99}'),
+    "a format that is text": lambda: package(metadata=b'{"conda_pkg_format_version": "2"}'),
+    "no format": lambda: package(metadata=b"[]"),
     "index.json twice": lambda: info("../info/index.json", GOOD["index.json"]),
     "deep JSON": lambda: info("index.json", b"[" * 100_000),
     "a key twice": lambda: info("index.json", GOOD["index.json"].replace(b"{", b'{"name": "other", ')),
@@ -121,8 +126,11 @@ def test_the_package_that_these_are_made_of_is_good(tmp_path: Path) -> None:
         sparse,
         lambda: package(payload=packed(tar_of(lambda tar: add(tar, "x", type=tarfile.GNUTYPE_SPARSE)))),
         lambda: package(payload=packed(tar_of(lambda tar: add(tar, "a/" * 5000)))),
+        lambda: package(payload=packed(tar_of(lambda tar: add(tar, "bin/x", type=tarfile.CHRTYPE)))),
+        lambda: package(payload=packed(tar_of(lambda tar: add(tar, "bin/x", type=tarfile.BLKTYPE)))),
+        lambda: package(payload=packed(tar_of(lambda tar: add(tar, "bin/x", type=tarfile.FIFOTYPE)))),
     ],
-    ids=["a hole by an extended header", "a hole by its kind", "a long path"],
+    ids=["a hole by an extended header", "a hole by its kind", "a long path", "a device", "a disk", "a pipe"],
 )
 def test_an_invalid_payload_is_refused(tmp_path: Path, data: Callable[[], bytes]) -> None:
     place = tmp_path / "app-1-0.conda"

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     Rule = Callable[[Combination], Iterator[Finding]]
 
 
-def single_part_findings(combination: Combination) -> Iterator[Finding]:
-    """Yield a finding for each part that no rule combines with another."""
+def _single_part_findings(combination: Combination) -> Iterator[Finding]:
     yield from _cuda_findings(combination)
     yield from _gpu_findings(combination)
     if combination.driver is not None:
@@ -58,7 +57,7 @@ def single_part_findings(combination: Combination) -> Iterator[Finding]:
         )
 
 
-def discontinued_machine_findings(combination: Combination) -> Iterator[Finding]:
+def _discontinued_machine_findings(combination: Combination) -> Iterator[Finding]:
     """Yield a finding for a machine that its provider does not sell any more."""
     for gpu in combination.gpus:
         for row in gpu.rows:
@@ -116,7 +115,7 @@ def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination:
     yield finding_with_rows(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
 
 
-def accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
+def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
     """Yield the releases of TensorFlow that accept all parts; without one, that this is not documented."""
     if (
         combination.tf is not None
@@ -209,7 +208,7 @@ def findings(combination: Combination) -> Iterator[Finding]:
             has_findings = True
             yield finding
     if not has_findings:
-        yield from single_part_findings(combination)
+        yield from _single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:
-        yield from accepting_release_findings(combination, RULES)
-    yield from discontinued_machine_findings(combination)
+        yield from _accepting_release_findings(combination, RULES)
+    yield from _discontinued_machine_findings(combination)

@@ -173,7 +173,6 @@ def _declared_repositories(data: bytes) -> list[ExternalRepository]:
 
 
 def _declared_archives(calls: Iterable[_StarlarkCall]) -> Iterator[ExternalRepository]:
-    """Yield the archives and Git repositories that are declared by their addresses."""
     from kiln.conda.provenance.records import ExternalRepository
 
     for call in calls:
@@ -185,7 +184,6 @@ def _declared_archives(calls: Iterable[_StarlarkCall]) -> Iterator[ExternalRepos
 
 
 def _declared_modules(calls: Iterable[_StarlarkCall]) -> Iterator[ExternalRepository]:
-    """Yield the modules of a MODULE.bazel, with the versions and archives of its overrides."""
     from kiln.conda.provenance.records import ExternalRepository
 
     modules: dict[str, dict[str, str]] = {}
@@ -322,7 +320,6 @@ def _literal_text(node: Any, names: Mapping[str, str]) -> str:
 
 
 def _percent_formatted_text(pattern: str, items: list[ast.expr], names: Mapping[str, str]) -> str:
-    """Return a text with its ``%s`` filled, when all values are known."""
     parts, values = pattern.split("%s"), [_literal_text(item, names) for item in items]
     if len(parts) != len(values) + 1 or not all(values) or "%" in "".join(parts):
         return ""

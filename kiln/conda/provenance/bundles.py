@@ -62,11 +62,7 @@ def slsa_statement(file: str, sha256: str, predicate: Mapping[str, Any]) -> byte
 
 
 def parse_statement(payload: bytes) -> Statement:
-    """Return the statement in the payload of an envelope.
-
-    Raises:
-        ValueError: when it is not a valid one.
-    """
+    """Return the statement in the payload of an envelope."""
     value = parse_strict_json(payload)
     if not isinstance(value, dict) or value.get("_type") != STATEMENT:
         raise ValueError("it is not an in-toto statement of version 1")
@@ -82,7 +78,6 @@ def parse_statement(payload: bytes) -> Statement:
 
 
 def _parse_subjects(value: Any) -> dict[str, str]:
-    """Return the hashes of subjects by name."""
     if not isinstance(value, list) or not value:
         raise ValueError("it has no list of subjects")
     subjects: dict[str, str] = {}
@@ -203,11 +198,7 @@ def parse_sidecar(data: bytes) -> list[dict[str, Any]]:
 
 
 def parse_bundle(value: Mapping[str, Any]) -> SigstoreBundle:
-    """Return the parts of a bundle.
-
-    Raises:
-        ValueError: when it is not a valid one with an in-toto statement and one signature.
-    """
+    """Return the parts of a bundle."""
     envelope, material = value.get("dsseEnvelope"), value.get("verificationMaterial")
     if not isinstance(media := value.get("mediaType"), str) or not _MEDIA_TYPE.fullmatch(media):
         raise ValueError("it is not a Sigstore bundle of a known version")
@@ -404,7 +395,6 @@ def build_fact_lines(value: Mapping[str, Any]) -> list[str]:
 
 
 def _build_description(parameters: Mapping[str, Any]) -> str:
-    """Return the config and the place of one of kiln's own builds."""
     where = f"in the image {parameters.get('image')}" if parameters.get("image") else "on a host"
     return f"built as the config {parameters.get('config')}, by {parameters.get('engine')} {where}"
 
@@ -445,7 +435,6 @@ def _resolved_dependencies(record: Mapping[str, Any]) -> Iterable[dict[str, Any]
 
 
 def _source_dependency(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one source of the recipe as a resource."""
     checkout = source.get("checkout") or {}
     url = source.get("url") or checkout.get("url") or source.get("git_url") or source.get("path") or ""
     address = str(url[0] if isinstance(url, (list, tuple)) and url else url)

@@ -57,11 +57,7 @@ class PublicKey:
 
     @classmethod
     def from_library_key(cls, key: Any) -> PublicKey:
-        """Return a key of the library.
-
-        Raises:
-            ValueError: when it is of another kind.
-        """
+        """Return a key of the library."""
         from cryptography.hazmat.primitives.asymmetric import ec, ed25519
         from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -292,7 +288,6 @@ class PackageAttestationCheck:
         )
 
     def _bundles_signed_by_key(self, key: PublicKey, bundles: Iterable[ParsedBundle]) -> Iterator[ParsedBundle]:
-        """Yield the valid bundles about this package that a key has signed."""
         for one in bundles:
             number = one.number + 1
             if one.bundle is None or one.statement is None:
@@ -314,7 +309,6 @@ class PackageAttestationCheck:
         return False
 
     def _facts_attested_by_identity(self, signer: TrustedSigner) -> AttestedFacts | None:
-        """Return what an identity attests of a publication to this channel."""
         verified = self._verify_identity(signer)
         if verified is None:
             return None

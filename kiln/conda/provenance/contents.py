@@ -130,12 +130,8 @@ class _LicenseFileReader:
             data += chunk[: max(0, limit + 1 - len(data))]
         text = bytes(data) if size <= limit else b""
         self.remaining -= len(text)
-        return LicenseFile(path=path, sha1=sha1.hexdigest(), sha256=sha256.hexdigest(), text=_decode_text(text))
-
-
-def _decode_text(data: bytes) -> str:
-    text = data.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    return _CONTROL.sub("\ufffd", text)
+        plain = _CONTROL.sub("\ufffd", text.decode("utf-8-sig", errors="replace").replace("\r\n", "\n"))
+        return LicenseFile(path=path, sha1=sha1.hexdigest(), sha256=sha256.hexdigest(), text=plain)
 
 
 def _with_declared_license(files: Sequence[LicenseFile], expression: str) -> tuple[LicenseFile, ...]:
@@ -171,9 +167,13 @@ def build_and_host_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage,
             for record in _list_or_empty(mapping_or_empty(dependencies.get(scope)), "resolved")
             if isinstance(record, dict)
         ]
-    else:
+    else:  # a rendered meta.yaml, which has names, versions and build strings
         requirements = mapping_or_empty(_load_rendered_recipe(info.get(RENDERED, b"")).get("requirements"))
-        packages = list(_packages_of_meta_yaml(requirements))
+        packages = []
+        for scope in SCOPES:
+            for spec in _list_or_empty(requirements, scope):
+                name, version, build = [*str(spec).split(), "", "", ""][:3]
+                packages.append(ResolvedPackage(scope=scope, name=name, version=version, build=build))
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
 
 
@@ -185,10 +185,10 @@ def parse_exact_spec(spec: str) -> tuple[str, str] | None:
 
 def conda_purl(name: str, version: str = "", **qualifiers: str) -> str:
     """Return the package URL of a conda package."""
-    return format_purl("conda", name, version=version, **qualifiers)
+    return _format_purl("conda", name, version=version, **qualifiers)
 
 
-def format_purl(purl_type: str, *names: str, version: str = "", **qualifiers: str) -> str:
+def _format_purl(purl_type: str, *names: str, version: str = "", **qualifiers: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec) with the qualifiers that are not empty."""
     parts = [f"pkg:{purl_type}", *(quote(name, safe="") for name in names)]
     more = [f"{key}={quote(value, safe=_UNQUOTED.get(key, ''))}" for key, value in sorted(qualifiers.items()) if value]
@@ -257,14 +257,6 @@ def package_from_record(scope: str, record: Mapping[str, Any]) -> ResolvedPackag
     channel, _, subdir = url.rpartition("/")[0].rpartition("/")
     channel = channel if subdir == texts["subdir"] else ""
     return ResolvedPackage(scope=scope, **{**texts, "url": url, "sha256": sha256}, channel=channel)
-
-
-def _packages_of_meta_yaml(requirements: Mapping[str, Any]) -> Iterator[ResolvedPackage]:
-    """Yield the packages of a rendered meta.yaml, which has names, versions and build strings."""
-    for scope in SCOPES:
-        for spec in _list_or_empty(requirements, scope):
-            name, version, build = [*str(spec).split(), "", "", ""][:3]
-            yield ResolvedPackage(scope=scope, name=name, version=version, build=build)
 
 
 def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
@@ -346,7 +338,7 @@ def bundled_and_declared_components(
         _component_of_repository(repository, evidence=files)
         if repository is not None
         else BundledComponent(
-            name=name, version=version, purl=format_purl("generic", name, version=version), evidence=files
+            name=name, version=version, purl=_format_purl("generic", name, version=version), evidence=files
         )
         for repository, name, version, files in named
     ]
@@ -371,21 +363,18 @@ def _normalized_project_name(name: str) -> str:
 
 def _component_of_repository(repository: ExternalRepository, *, evidence: tuple[str, ...] = ()) -> BundledComponent:
     version = _repository_version(repository)
+    url = repository.url
+    if not url and repository.registry and repository.version:
+        # The file with a module's address and hash (https://bazel.build/external/registry).
+        url = f"{repository.registry}/modules/{repository.name}/{repository.version}/source.json"
     return BundledComponent(
         name=_git_project_name(repository.url) or repository.name,
         version=version,
         purl=_repository_purl(repository, version),
-        url=repository.url or _bazel_module_source_url(repository),
+        url=url,
         sha256=repository.sha256,
         evidence=evidence,
     )
-
-
-def _bazel_module_source_url(repository: ExternalRepository) -> str:
-    """Return the file of a registry that has a module's address and hash (https://bazel.build/external/registry)."""
-    if not repository.registry or not repository.version:
-        return ""
-    return f"{repository.registry}/modules/{repository.name}/{repository.version}/source.json"
 
 
 def _git_owner_name_and_revision(url: str) -> tuple[str, str, str]:
@@ -415,9 +404,9 @@ def _repository_purl(repository: ExternalRepository, version: str) -> str:
     """Return a package URL (https://github.com/package-url/purl-spec, types bazel, github and generic)."""
     if repository.registry:
         registry = "" if repository.registry == CENTRAL_REGISTRY else repository.registry
-        return format_purl("bazel", repository.name.lower(), version=version, repository_url=registry)
+        return _format_purl("bazel", repository.name.lower(), version=version, repository_url=registry)
     owner, name, revision = _git_owner_name_and_revision(repository.url)
     if owner and urlsplit(repository.url).hostname == "github.com":
-        return format_purl("github", owner.lower(), name.lower(), version=repository.version or revision)
+        return _format_purl("github", owner.lower(), name.lower(), version=repository.version or revision)
     checksum = f"sha256:{repository.sha256}" if repository.sha256 else ""
-    return format_purl("generic", repository.name, version=version, checksum=checksum, download_url=repository.url)
+    return _format_purl("generic", repository.name, version=version, checksum=checksum, download_url=repository.url)

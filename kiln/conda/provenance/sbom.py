@@ -40,8 +40,8 @@ def spdx_bill_of_materials(
     License files are metafiles of the package: SPDX lets a package contain files only where all of them are listed.
     """
     main = "SPDXRef-Package"
-    sources = [source_package(number, one) for number, one in enumerate(record.sources)]
-    needs = [_requirement_package(name, spec) for name, spec in run_requirements(record).items()]
+    sources = [_source_package(number, one) for number, one in enumerate(record.sources)]
+    needs = [_requirement_package(name, spec) for name, spec in _run_requirements(record).items()]
     tools = [
         _environment_or_bundled_package(
             f"{one.scope.capitalize()}-{number}", one, package_purl(one), environment_description(one)
@@ -70,7 +70,7 @@ def spdx_bill_of_materials(
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": record.file.removesuffix(".conda"),
         "documentNamespace": f"urn:sha256:{record.sha256}",
-        "creationInfo": {"created": build_date(record), "creators": [f"Tool: kiln-{record.kiln}"]},
+        "creationInfo": {"created": _build_date(record), "creators": [f"Tool: kiln-{record.kiln}"]},
         "packages": [_main_package(main, record, home), *sources, *needs, *tools, *parts],
         "relationships": [
             {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
@@ -82,7 +82,7 @@ def spdx_bill_of_materials(
     return json.dumps(document, indent=1, sort_keys=True).encode()
 
 
-def run_requirements(record: Provenance) -> dict[str, str]:
+def _run_requirements(record: Provenance) -> dict[str, str]:
     """Return the run requirements of a package by name, without those of the machine."""
     specs = {package_name(spec): spec for spec in reversed(record.depends)}
     return {name: specs[name] for name in dict.fromkeys(map(package_name, record.depends)) if not name.startswith("__")}
@@ -116,8 +116,7 @@ def _spdx_package(
     }
 
 
-def source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a source of the recipe as a package of SPDX."""
+def _source_package(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
     url = source.get("url") or source.get("git_url") or source.get("path")
     first = url[0] if isinstance(url, (list, tuple)) else url
     address = str(first or NO)
@@ -191,7 +190,7 @@ def license_expression(text: str) -> str:
         return NO
 
 
-def build_date(record: Provenance) -> str:
+def _build_date(record: Provenance) -> str:
     """Return the date of the package's build, so that the same package has the same bill."""
     return iso_timestamp(record.epoch or 0)
 
@@ -208,12 +207,14 @@ def cyclonedx_bill_of_materials(
     bundled: Iterable[BundledComponent] = (),
 ) -> bytes:
     """Return the bill of a package: itself, sources, requirements, license files, components, and its environments."""
-    main = _main_component(record)
+    purl = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
+    library = _library("package", record.name, record.version, purl, record.sha256)
+    main = {**library, **_license_field(record.license)}
     files = tuple(licenses)
     first = {file.license_ref: file.path for file in reversed(files)}
     texts = [_license_file_component(file, has_text=first[file.license_ref] == file.path) for file in files]
     main |= {"components": texts} if texts else {}
-    requirements = [_requirement_component(name, spec) for name, spec in run_requirements(record).items()]
+    requirements = [_requirement_component(name, spec) for name, spec in _run_requirements(record).items()]
     sources = [_source_component(number, source) for number, source in enumerate(record.sources)]
     tools = [_environment_package_component(package) for package in resolved]
     parts = [_bundled_component(number, part) for number, part in enumerate(bundled)]
@@ -223,7 +224,7 @@ def cyclonedx_bill_of_materials(
         main,
         components=[*requirements, *sources, *tools, *parts],
         needed=needed,
-        timestamp=build_date(record),
+        timestamp=_build_date(record),
         kiln=record.kiln,
     )
 
@@ -285,12 +286,6 @@ def _license_field(text: str) -> dict[str, Any]:
     return {"licenses": [{"expression": declared}] if declared != NO else named}
 
 
-def _main_component(record: Provenance) -> dict[str, Any]:
-    purl = conda_purl(record.name, record.version, build=record.build, subdir=record.subdir, type="conda")
-    main = _library("package", record.name, record.version, purl, record.sha256)
-    return {**main, **_license_field(record.license)}
-
-
 def _license_file_component(file: LicenseFile, *, has_text: bool) -> dict[str, Any]:
     """Return a license file, as a part of the package; of files with the same text, the first has it."""
     text = {"text": {"contentType": "text/plain", "content": file.text_or_location}} if has_text else {}
@@ -348,7 +343,7 @@ def _requirement_component(name: str, spec: str) -> dict[str, Any]:
 
 
 def _source_component(number: int, source: Mapping[str, Any]) -> dict[str, Any]:
-    described, sha256 = source_package(number, source), source.get("sha256")
+    described, sha256 = _source_package(number, source), source.get("sha256")
     location = described["downloadLocation"]
     hashes = {"hashes": [{"alg": "SHA-256", "content": sha256}]} if sha256 else {}
     address = {"externalReferences": [{"type": "source-distribution", "url": location}]} if location != NO else {}

@@ -128,7 +128,6 @@ class KeylessSigner:
         raise TokenRefused("this job has no identity that Sigstore knows", hint=_HINT)
 
     def _sigstore_trust_config(self) -> Any:
-        """Return the addresses and the keys of the instance."""
         from sigstore.models import ClientTrustConfig
 
         if self.config is None:

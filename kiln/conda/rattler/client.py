@@ -62,13 +62,6 @@ def run_operation(operation: str, *, lock: int | None = None, **arguments: Any) 
     """Run an operation in the process, and return its result.
 
     The process holds a ``lock``, given by its descriptor, until it has answered, even when this one is killed.
-
-    Raises:
-        KilnError: the operation's own.
-        OSError: of the disk.
-        LimitExceeded: when it needs more time, memory or disk space than it may.
-        DownloadFailed: when a server sends nothing.
-        BrokenIndex, BrokenPackage: when its input makes the process crash.
     """
     with _RattlerProcess.lock:
         process = _RattlerProcess.running_process()
@@ -172,7 +165,6 @@ class _RattlerProcess:
                 return
 
     def _crash_failure(self, operation: str, bounds: Limits) -> dict[str, Any]:
-        """Return the failure of a process that ended or hangs without an answer."""
         with contextlib.suppress(Exception):
             self.process.wait(timeout=ENDING)
         code = self.process.poll()

@@ -182,7 +182,7 @@ class Watchdog(threading.Thread):
         if process_table.waits_for_lock(os.getpid()):  # another program uses the same cache
             self.active = now
             return None
-        connected = ", ".join(connected_addresses())
+        connected = ", ".join(_connected_addresses())
         return DownloadFailed(
             f"{self.task.waits_for()} has sent nothing for {self.limits.stall} s",
             why=f"{self.task.what} {f'is connected to {connected}' if connected else 'has no connection'}",
@@ -224,7 +224,7 @@ class Watchdog(threading.Thread):
         return 0
 
 
-def connected_addresses() -> list[str]:
+def _connected_addresses() -> list[str]:
     """Return the addresses that this process is connected to."""
     import socket
 

@@ -108,10 +108,10 @@ class IndexFolder:
         try:
             await index_fs(Path(self.root), write_shards=False, force=self.force)
         except Exception as error:
-            raise_disk_error(error, self.root)
+            _raise_disk_error(error, self.root)
             raise BrokenPackage(
                 f"the packages in {self.root} cannot be indexed",
-                why=error_in_one_line(error),
+                why=_error_in_one_line(error),
                 hint="one of them is damaged, or not a conda package",
             ) from error
 
@@ -132,7 +132,7 @@ class SolveSpecs:
     def watched_task(self) -> WatchedTask:
         """The task: it waits for the channels' servers."""
         return WatchedTask(
-            what="choosing packages", limit="solve", waits_for=lambda: url_hosts(map(channel_base_url, self.channels))
+            what="choosing packages", limit="solve", waits_for=lambda: _url_hosts(map(_channel_base_url, self.channels))
         )
 
     async def execute(self) -> list[dict[str, Any]]:
@@ -140,7 +140,7 @@ class SolveSpecs:
         try:
             records = await self._solve_with_rattler()
         except Exception as error:
-            raise_disk_error(error, "the cache of indexes")
+            _raise_disk_error(error, "the cache of indexes")
             raise self._solve_error(error) from error
         return [json.loads(record.to_json()) for record in records]
 
@@ -172,7 +172,8 @@ class SolveSpecs:
                 hint = "a folder, a URL, or a name such as conda-forge"
                 return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
             case exceptions.SolverError():
-                missing = unsatisfied_specs(why)
+                # The specs that no package satisfies; none when packages exclude each other.
+                missing = list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(why)))
                 needed_by = f", a requirement of {specs}" if set(missing) - set(self.specs) else ""
                 what = f"nothing in {channels} satisfies {', '.join(missing) or specs}{needed_by}"
                 return SolveFailed(what, why=why)
@@ -187,7 +188,7 @@ class SolveSpecs:
             return unreachable_channel_error(self.channels, why)
         return BrokenIndex(
             f"the index of a channel of {channels} cannot be read",
-            why=error_in_one_line(error),
+            why=_error_in_one_line(error),
             hint="the channel's owner should index it again; in a folder, kiln publish --reindex does",
         )
 
@@ -229,7 +230,7 @@ class VerifyAttestations:
                 else sigstore.TrustedRoot.embedded()
             )
         except ValueError as error:
-            raise UsageError("the trusted root of Sigstore is invalid", why=error_in_one_line(error)) from error
+            raise UsageError("the trusted root of Sigstore is invalid", why=_error_in_one_line(error)) from error
         (record,) = records_from_json([self.record])
         try:
             outcome = await sigstore.verify_attestation(record, policy, trusted_root=root)
@@ -251,19 +252,14 @@ class VerifyAttestations:
 def unreachable_channel_error(channels: Sequence[str], why: str) -> DownloadFailed:
     """Return the error of a channel whose server cannot be reached, from the library's message."""
     urls = _URL.findall(why)
-    named = [channel for channel in channels if any(url.startswith(channel_base_url(channel) or "\0") for url in urls)]
+    named = [channel for channel in channels if any(url.startswith(_channel_base_url(channel) or "\0") for url in urls)]
     what = f"the channel {named[0]}" if named else f"a channel of {', '.join(channels)}"
     cause = why.splitlines()[-1].removeprefix("Caused by: ")
     return DownloadFailed(
         f"{what} cannot be reached",
-        why=f"{url_hosts(urls)}: {cause}" if urls else why,
+        why=f"{_url_hosts(urls)}: {cause}" if urls else why,
         hint="check that the channels can be reached, then run the same command again",
     )
-
-
-def unsatisfied_specs(report: str) -> list[str]:
-    """Return the specs that no package satisfies, by the solver's report; empty when packages exclude each other."""
-    return list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(report)))
 
 
 @dataclass(kw_only=True)
@@ -281,13 +277,12 @@ class InstallPackages:
         return WatchedTask(
             what="installing packages",
             limit="install",
-            waits_for=lambda: url_hosts(self.admission.in_flight_urls()),
+            waits_for=lambda: _url_hosts(self.admission.in_flight_urls()),
             writes=self._most_bytes_written(),
             folder=self.admission.cache,
         )
 
     def _most_bytes_written(self) -> int:
-        """Return the bytes that all packages may write: into the cache, and at most again into the prefix."""
         limit = self.admission.limits.unpacked
         if any(not package.size for package in self.packages):
             return limit
@@ -308,7 +303,7 @@ class InstallPackages:
         except Exception as error:
             if self.admission.refusal is not None:
                 raise self.admission.refusal from error
-            raise_disk_error(error, str(self.admission.prefix))
+            _raise_disk_error(error, str(self.admission.prefix))
             raise installation_error(error, self.packages) from error
 
     async def _install_with_rattler(self) -> None:
@@ -326,7 +321,7 @@ class InstallPackages:
             raise self.admission.refusal
 
 
-def raise_disk_error(error: Exception, place: str) -> None:
+def _raise_disk_error(error: Exception, place: str) -> None:
     """Raise the OSError of a disk that failed; the library raises another type, with the system's words."""
     message = str(error)
     if DISK_FULL in message:
@@ -335,20 +330,18 @@ def raise_disk_error(error: Exception, place: str) -> None:
         raise PermissionError(errno.EACCES, message.splitlines()[-1], place) from error
 
 
-def error_in_one_line(error: Exception) -> str:
-    """Return the library's message in one line."""
+def _error_in_one_line(error: Exception) -> str:
     return "; ".join(line.removeprefix("Caused by: ") for line in (str(error) or repr(error)).splitlines())
 
 
-def channel_base_url(channel: str) -> str:
-    """Return the URL of a channel."""
+def _channel_base_url(channel: str) -> str:
     try:
         return rattler.Channel(channel).base_url
     except Exception:  # noqa: BLE001 - the library's own, of a channel that it will refuse itself
         return ""
 
 
-def url_hosts(urls: Any) -> str:
+def _url_hosts(urls: Any) -> str:
     """Return the hosts of URLs, without credentials; folders by their paths."""
     parts = [urlsplit(url) for url in urls]
     names = (f"{part.hostname}:{part.port}" if part.port else part.hostname or part.path for part in parts)

@@ -113,14 +113,24 @@ class ServerApi:
     ) -> None:
         """Send files as one form, read while they are sent (RFC 7578), and after them ``texts`` by their fields."""
         boundary = secrets.token_hex(16)
-        heads = [_file_part_header(boundary, field_name, file, part_headers or {}) for file in files]
-        end = (
-            b"".join(_text_form_part(boundary, *text) for text in (texts or {}).items())
-            + f"--{boundary}--\r\n".encode()
-        )
+        start = f"--{boundary}\r\nContent-Disposition: form-data; name="
+        more = "".join(f"{name}: {value}\r\n" for name, value in (part_headers or {}).items())
+        kind = "Content-Type: application/octet-stream"
+        heads = [f'{start}"{field_name}"; filename="{file.name}"\r\n{kind}\r\n{more}\r\n'.encode() for file in files]
+        parts = "".join(f'{start}"{name}"\r\n\r\n{value}\r\n' for name, value in (texts or {}).items())
+        end = f"{parts}--{boundary}--\r\n".encode()
+
+        def chunks() -> Iterator[bytes]:
+            for head, file in zip(heads, files, strict=True):
+                yield head
+                with file.open("rb") as content:
+                    yield from read_chunks(content)
+                yield b"\r\n"
+            yield end
+
         size = len(end) + sum(len(head) + file.stat().st_size + 2 for head, file in zip(heads, files, strict=True))
         headers = {"Content-Type": f"multipart/form-data; boundary={boundary}", "Content-Length": str(size)}
-        self._send_request("POST", url, _multipart_form_chunks(heads, files, end), headers)
+        self._send_request("POST", url, chunks(), headers)
 
     def _send_request(
         self, method: str, url: str, data: bytes | Iterator[bytes] | None, headers: Mapping[str, str]
@@ -133,25 +143,6 @@ class ServerApi:
                 response.read()
         except HttpError as error:
             raise HttpError(f"{method} {url}: {error}", error.status) from error
-
-
-def _file_part_header(boundary: str, field_name: str, file: Path, more: Mapping[str, str]) -> bytes:
-    disposition = f'Content-Disposition: form-data; name="{field_name}"; filename="{file.name}"'
-    headers = "".join(f"{name}: {value}\r\n" for name, value in more.items())
-    return f"--{boundary}\r\n{disposition}\r\nContent-Type: application/octet-stream\r\n{headers}\r\n".encode()
-
-
-def _text_form_part(boundary: str, name: str, value: str) -> bytes:
-    return f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'.encode()
-
-
-def _multipart_form_chunks(heads: Sequence[bytes], files: Sequence[Path], end: bytes) -> Iterator[bytes]:
-    for head, file in zip(heads, files, strict=True):
-        yield head
-        with file.open("rb") as content:
-            yield from read_chunks(content)
-        yield b"\r\n"
-    yield end
 
 
 _STATUS = re.compile(r"\(HTTP (\d{3})\)")
@@ -232,7 +223,7 @@ class Server(abc.ABC):
 
     def unlist(self, path: str, channel: str) -> None:
         """Remove a package from a channel; most servers list all that they have, so delete it."""
-        name, version, _ = parse_package_file_name(path)
+        name, version, _ = _parse_package_file_name(path)
         place = {"channel": channel, "name": name, "version": quote(version), "path": path}
         self.api.send_json_request("DELETE", self.deletion.format(url=self.url, **place))
 
@@ -249,7 +240,7 @@ class Server(abc.ABC):
         return None
 
 
-def parse_package_file_name(path: str) -> tuple[str, str, str]:
+def _parse_package_file_name(path: str) -> tuple[str, str, str]:
     """Return name, version and build of the package file at a path."""
     name, version, build = path.rpartition("/")[2].removesuffix(".conda").rsplit("-", 2)
     return name, version, build
@@ -406,7 +397,7 @@ class Anaconda(Server):
         self._change_label("DELETE", path, channel)
 
     def _change_label(self, method: str, path: str, channel: str) -> None:
-        name, version, _ = parse_package_file_name(path)
+        name, version, _ = _parse_package_file_name(path)
         body = {"package": name, "version": version, "basename": path}
         self.api.send_json_request(method, self._label_api_url(channel), body=body)
 
@@ -439,11 +430,7 @@ def oidc_audience(url: str) -> str:
 
 
 def request_github_id_token(request_url: str, request_token: str, audience: str) -> str:
-    """Return the ID token of this job of GitHub Actions for an audience, which its runner requests.
-
-    Raises:
-        HttpError: when GitHub does not give it.
-    """
+    """Return the ID token of this job of GitHub Actions for an audience, which its runner requests."""
     parts = urlsplit(request_url)
     if parts.scheme != "https" and parts.hostname not in LOOPBACK:
         why = "the job's identity would be sent unencrypted"

@@ -52,12 +52,7 @@ class ServerClient:
     subdirs: frozenset[str] = frozenset()
 
     def send_change_with_retries(self, act: Callable[[], None], done: Callable[[], bool], failure: str) -> None:
-        """Send a change; repeat it when it fails and is not done all the same.
-
-        Raises:
-            TokenRefused: when the server does not accept the token.
-            UploadFailed: with the text ``failure``, after the last attempt.
-        """
+        """Send a change; repeat it when it fails and is not done all the same."""
         reason = ""
         for attempt in range(ATTEMPTS):
             self._pause_before_attempt(attempt)
@@ -90,16 +85,17 @@ class ServerClient:
 
     def indexed_hashes(self, channel: str) -> dict[str, str]:
         """Return the hashes in the index of a channel, by path."""
-        return {
-            f"{subdir}/{file}": str(record.get("sha256", ""))
-            for subdir in subdirs_with_defaults(self.subdirs)
-            for file, record in self._subdir_index_records(channel, subdir).items()
-        }
+        hashes: dict[str, str] = {}
+        for subdir in subdirs_with_defaults(self.subdirs):
+            url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
+            records: dict[str, Any] = self._read_with_retries(_download_index_records, url, {})
+            hashes |= {f"{subdir}/{file}": str(record.get("sha256", "")) for file, record in records.items()}
+        return hashes
 
     def package_hash(self, path: str, channel: str, listed: Mapping[str, str]) -> str | None:
         """Return the hash of a package that a channel has, also of one that is not in its index yet."""
         url = f"{self.server.channel_url(channel)}/{path}"
-        return listed[path] if path in listed else self._read_with_retries(remote_file_hash, url, None)
+        return listed[path] if path in listed else self._read_with_retries(_remote_file_hash, url, None)
 
     def wait_for_index(self, channel: str, ready: Callable[[Mapping[str, str]], bool], failure: str) -> None:
         """Wait until the index of a channel has followed a change."""
@@ -114,10 +110,6 @@ class ServerClient:
     def wait_until_removed(self, channel: str, packages: Mapping[str, str]) -> None:
         """Wait until the index of a channel no longer has packages, given by path and hash."""
         self.wait_for_index(channel, lambda now: not now.items() & packages.items(), "still lists removed packages")
-
-    def _subdir_index_records(self, channel: str, subdir: str) -> dict[str, Any]:
-        url = f"{self.server.channel_url(channel)}/{subdir}/repodata.json"
-        return self._read_with_retries(download_index_records, url, {})
 
     def _read_with_retries(self, read: Callable[[str], T], url: str, missing: T) -> T:
         """Return what a function reads of a file, or ``missing`` if the file does not exist."""
@@ -137,7 +129,7 @@ class ServerClient:
             self.pause(PAUSE * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))  # noqa: S311 - to keep two apart
 
 
-def download_index_records(url: str) -> dict[str, Any]:
+def _download_index_records(url: str) -> dict[str, Any]:
     """Return the records of one index; raise HttpError, also for half a file."""
     try:
         with http.send_request(url) as response:
@@ -147,7 +139,7 @@ def download_index_records(url: str) -> dict[str, Any]:
         raise HttpError(str(error) or type(error).__name__) from error
 
 
-def remote_file_hash(url: str) -> str:
+def _remote_file_hash(url: str) -> str:
     """Return the SHA-256 of a file; raise HttpError, also for half a file."""
     with http.send_request(url) as response:
         sha256 = files.open_file_sha256(response)

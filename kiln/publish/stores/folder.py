@@ -45,7 +45,10 @@ class Lease:
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
         """Hold the lease during the block; raises AlreadyRunning, naming the owner."""
-        self._acquire()
+        try:
+            self.tag = self._write_lease_object(IfNoneMatch="*")
+        except AlreadyRunning:
+            self.tag = self._write_lease_object(IfMatch=self._expired_lease_version())
         ended = threading.Event()
         renewing = threading.Thread(target=self._renew_until_ended, args=(ended,), daemon=True)
         renewing.start()
@@ -64,14 +67,7 @@ class Lease:
         with self.turn:  # the renewing thread changes the version, too
             self.tag = self._write_lease_object(IfMatch=self.tag)
 
-    def _acquire(self) -> None:
-        try:
-            self.tag = self._write_lease_object(IfNoneMatch="*")
-        except AlreadyRunning:
-            self.tag = self._write_lease_object(IfMatch=self._expired_lease_version())
-
     def _expired_lease_version(self) -> str:
-        """Return the version of a lease that has run out."""
         lease = self._send_conditional_request(lambda: self.client.get_object(Bucket=self.bucket, Key=self.key))
         now = email.utils.parsedate_to_datetime(lease["ResponseMetadata"]["HTTPHeaders"]["date"])
         age = (now - lease["LastModified"]).total_seconds()
@@ -244,7 +240,6 @@ class FolderStore:
         return (self.root / path).absolute().as_uri()
 
     def _write_shards(self, subdir: str, contents: Mapping[str, bytes]) -> None:
-        """Write the shards that are not there yet; named by their content, they are shared by all generations."""
         shards = self.root / subdir / SHARDS
         existing = {file.name for file in shards.glob("*.zst")}
         needed = {name.split("/")[1]: data for name, data in contents.items() if name.startswith(f"{SHARDS}/")}
@@ -291,7 +286,6 @@ class FolderStore:
 
 
 def _replace_link(link: Path, destination: str) -> None:
-    """Change where a link leads from one moment to the next."""
     link.parent.mkdir(parents=True, exist_ok=True)
     part = link.with_name(f".{link.name}.link.part")
     base_files.remove(part)

@@ -167,9 +167,6 @@ class S3Store:
         """Replace the files that differ: shards first, kiln's own record last, which says what is done.
 
         Shards that are not needed any more stay.
-
-        Raises:
-            AlreadyRunning: when another process has changed something since it was read.
         """
         self.lease.renew()
         for subdir, contents in forms.items():
@@ -183,7 +180,6 @@ class S3Store:
                     self._replace_object_if_unchanged(f"{subdir}/{name}", contents[name], current[name])
 
     def _replace_object_if_unchanged(self, path: str, data: bytes, tag: str | None) -> None:
-        """Replace one version of a file."""
         from botocore.exceptions import ClientError
 
         try:

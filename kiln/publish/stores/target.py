@@ -29,7 +29,12 @@ def yank_packages(target: StoreTarget, names: Sequence[str], *, delete: bool = F
     """Withdraw packages from the index, by their names or paths, and return the paths; ``delete`` removes the files."""
     with _locked_channel_index(target) as index:
         paths = [index.find_package_path(name) for name in names]
-        index.withdraw_packages(set(paths), _with_packages_deleted if delete else _with_packages_withdrawn)
+
+        def withdrawn(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
+            known = subdir.records.keys() & names
+            return (subdir.without_packages(names) if delete else subdir).with_packages_withdrawn(known)
+
+        index.withdraw_packages(set(paths), withdrawn)
         for path in paths if delete else ():
             target.store.remove(path)
             attestations.remove_sidecars(target.store, path)
@@ -115,7 +120,6 @@ def _locked_channel_index(target: StoreTarget) -> Iterator[ChannelIndex]:
 def _read_index_entries(
     paths: Sequence[str], read: Callable[[str], IndexEntry]
 ) -> tuple[list[IndexEntry], dict[str, BrokenPackage]]:
-    """Return the entries of the packages that can be read, and the errors of the others by path."""
     entries, broken = [], {}
     for path in paths:
         try:
@@ -128,14 +132,6 @@ def _read_index_entries(
         else:
             broken[path] = BrokenPackage(f"{path} is a package of the subdir {entry.subdir}", hint="move it there")
     return entries, broken
-
-
-def _with_packages_withdrawn(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
-    return subdir.with_packages_withdrawn(subdir.records.keys() & names)
-
-
-def _with_packages_deleted(subdir: SubdirIndex, names: AbstractSet[str]) -> SubdirIndex:
-    return subdir.without_packages(names).with_packages_withdrawn(subdir.records.keys() & names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +156,7 @@ class ChannelIndex:
         return subdirs_with_defaults({*self.store.subdirs(), *more})
 
     def subdir_indexes(self, more: Iterable[str] = ()) -> dict[str, SubdirIndex]:
-        """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets.
-
-        Raises:
-            BrokenIndex: when a file of it is invalid, or has what kiln cannot keep.
-        """
+        """Return the whole index by subdir, by default empty; ``more`` are subdirs that the channel gets."""
         return {name: read_whole_index(name, self._subdir_file_reader(name)) for name in self.subdir_names(more)}
 
     def subdir_packages(self, name: str) -> SubdirIndex:
@@ -172,11 +164,7 @@ class ChannelIndex:
         return read_packages_only(name, self._subdir_file_reader(name))
 
     def find_package_path(self, name: str) -> str:
-        """Return the path of a package file, by its name or path.
-
-        Raises:
-            UsageError: when the index does not have it, or several subdirs do.
-        """
+        """Return the path of a package file, by its name or path."""
         paths = self.package_hashes()
         matches = [path for path in paths if path == name or path.endswith(f"/{name}")]
         if len(matches) == 1:
@@ -216,7 +204,6 @@ class ChannelIndex:
             self.store.remove(f"{subdir}/{STALE}")
 
     def _visible_entries(self) -> list[IndexEntry]:
-        """Return the entries that readers find at this moment."""
         return [
             IndexEntry(file=file, subdir=name, record=record, run_exports={})
             for name in self.subdir_names()

@@ -39,15 +39,6 @@ def test_an_invalid_patch_is_refused(text: str, message: str, tmp_path: Path) ->
         publish.yank_or_patch_packages(channel_of(tmp_path), options(patch=text, yank=["little"]))
 
 
-def test_a_patch_changes_the_record_in_the_index(tmp_path: Path) -> None:
-    channel = channel_of(tmp_path)
-    index = tmp_path / "channel" / "linux-64" / "repodata.json"
-    ((name, record),) = json.loads(index.read_text())["packages.conda"].items()
-    assert record["depends"] != []
-    publish.yank_or_patch_packages(channel, options(patch='{"depends": []}', yank=[name]))
-    assert json.loads(index.read_text())["packages.conda"][name]["depends"] == []
-
-
 def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
     publish.print_results(options(), published=("linux-64/a.conda", "noarch/b.conda"), read=3)
     publish.print_results(options(), yanked=())

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.serialization import to_json
+from kiln.base.errors import UsageError
 from kiln.compat import machine
 from kiln.compat import verdict as compat_verdict
 from kiln.compat.combination import Verdict
 from kiln.compat.machine import GpuCard, MachineFacts
+from kiln.conda import solve
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +48,6 @@ def facts(**changes: object) -> MachineFacts:
         "notes": [],
     }
     return facts_from({**known, **changes})
-
-
-def test_facts_survive_json() -> None:
-    made = facts()
-    assert facts_from(json.loads(json.dumps(to_json(made)))) == made
 
 
 def test_the_table_of_nvidia_smi_is_parsed() -> None:
@@ -125,18 +121,6 @@ def test_a_machine_without_gpu_runs_the_cpu_build() -> None:
     assert (running.combination.cuda, running.verdict) == (None, Verdict.WORKS)
 
 
-def test_a_driver_that_is_not_the_kernels() -> None:
-    answers = compat_verdict.newest_tensorflow_results(facts(loaded="525.60.13"))
-    assert answers["running"].verdict is Verdict.CANNOT
-
-
-def test_the_h200() -> None:
-    (told,) = [json.loads(file.read_text())["machine"] for file in MACHINES if file.stem == "h200"]
-    assert told["cards"] == [{"name": "NVIDIA H200", "capability": "9.0", "memory": 150754820096}]
-    assert (told["driver"], told["loaded"], told["cuda"]) == ("580.159.04", "580.159.04", "13.0")
-    assert (told["gcc"], told["nvcc"], told["glibc"], told["avx"]) == ("13.3.0", "13.0", "2.39", True)
-
-
 @pytest.mark.parametrize("file", MACHINES, ids=lambda file: file.stem)
 def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     told = json.loads(file.read_text())
@@ -147,3 +131,60 @@ def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     assert (
         compat_verdict.newest_tensorflow_results(real)["running"].verdict.value == told["answers"]["running"]["verdict"]
     )
+
+
+def version(overrides: Mapping[str, str], *capabilities: str, has_cuda: bool = True) -> str | None:
+    return machine.cuda_arch_version(overrides, has_cuda=has_cuda, capabilities=lambda: capabilities)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "lowest"),
+    [(("9.0",), "9.0"), (("12.0", "9.0", "10.3"), "9.0"), (("7.5", "7.0"), "7.0"), ((), None), (("9.0a",), None)],
+)
+def test_the_lowest_capability_of_all_gpus_counts(capabilities: tuple[str, ...], lowest: str | None) -> None:
+    assert version({}, *capabilities) == lowest
+
+
+@pytest.mark.parametrize("overrides", [{}, {"CONDA_OVERRIDE_CUDA_ARCH": "9.0"}, {"CONDA_OVERRIDE_CUDA_ARCH": ""}])
+def test_without_cuda_it_is_absent(overrides: dict[str, str]) -> None:
+    assert version(overrides, "9.0", has_cuda=False) is None
+
+
+def test_an_override_replaces_the_gpus_and_an_empty_one_removes_them() -> None:
+    assert version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, "9.0") == "8.6"
+    assert version({"CONDA_OVERRIDE_CUDA_ARCH": "8.6"}) == "8.6"
+    assert version({"CONDA_OVERRIDE_CUDA_ARCH": ""}, "9.0") is None
+
+
+@pytest.mark.parametrize("value", ["nine", "9", "sm_90", "9.0a", "9.0=0", "9.0\n"])
+def test_another_value_is_refused(value: str) -> None:
+    with pytest.raises(UsageError, match="is not a compute capability"):
+        version({"CONDA_OVERRIDE_CUDA_ARCH": value})
+
+
+@pytest.mark.parametrize(
+    ("overrides", "cuda", "expected"),
+    [
+        ({}, "12.9", True),
+        ({}, None, False),
+        ({"CONDA_OVERRIDE_CUDA": "12.9"}, None, True),
+        ({"CONDA_OVERRIDE_CUDA": ""}, "12.9", False),
+    ],
+)
+def test_cuda_is_there_as_its_override_says(overrides: dict[str, str], cuda: str | None, *, expected: bool) -> None:
+    assert machine.has_virtual_cuda_package(overrides, cuda) is expected
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(
+    ("overrides", "arch"),
+    [
+        ({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, ("8.6", "0")),
+        ({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": ""}, None),
+        ({"CONDA_OVERRIDE_CUDA": "", "CONDA_OVERRIDE_CUDA_ARCH": "8.6"}, None),
+    ],
+)
+def test_solves_are_given_it_beside_cuda(overrides: dict[str, str], arch: tuple[str, str] | None) -> None:
+    packages = solve.machine_virtual_packages(overrides)
+    assert packages.get("__cuda_arch") == arch
+    assert packages.get("__cuda") == (("12.9", "0") if overrides["CONDA_OVERRIDE_CUDA"] else None)

@@ -9,81 +9,15 @@ import pytest
 from kiln.base.errors import SolveFailed
 from kiln.conda.diagnosis import (
     TargetMachine,
-    cuda_versions_to_try,
-    explain_conflicting_specs,
+    cpu_build_notes,
     explain_failed_solve,
-    explain_missing_driver,
-    is_newer_cuda,
-    newest_package_versions,
-    smallest_conflicting_specs,
 )
 from tests.unit.conda.local_solver import local_solver, package
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-
-
-def test_the_smallest_set_of_conflicting_specs_is_found() -> None:
-    def solves(specs: Sequence[str]) -> bool:
-        return not {"b", "d"} <= set(specs)
-
-    assert smallest_conflicting_specs(("a", "b", "c", "d"), solves) == ("b", "d")
-
-
-def test_a_spec_that_alone_cannot_be_had_stands_alone() -> None:
-    assert smallest_conflicting_specs(("a", "b"), lambda specs: "b" not in specs) == ("b",)
-    assert smallest_conflicting_specs(("a",), lambda _: False) == ("a",)
-
-
-def test_drivers_are_tried_for_each_cuda_and_for_those_that_the_solver_names() -> None:
-    assert cuda_versions_to_try("x would constrain __cuda >=12.5, y __cuda >=13") == ("11.0", "12.0", "12.5", "13.0")
-
-
-def test_a_cuda_is_newer_by_its_numbers() -> None:
-    assert is_newer_cuda("12.10", "12.9")
-    assert not is_newer_cuda("12.0", "12.0")
-    assert is_newer_cuda("11.0", None)
-
-
-def test_an_old_driver_is_reported_with_the_required_version() -> None:
-    machine = TargetMachine(virtual_packages={"__cuda": ("11.4", "0")}, driver=lambda: "470.82.01")
-    what, why, hint = explain_missing_driver(["tensorflow-gpu"], "12.5", machine, instead=["tensorflow-cpu"])
-    assert what.startswith("tensorflow-gpu cannot run here: this needs an NVIDIA driver 555.42.02 or newer, for CUDA")
-    assert why == "this machine's driver, 470.82.01, runs CUDA up to 11.4"
-    assert hint.startswith(
-        "request tensorflow-cpu, which needs no GPU; install NVIDIA's driver 555.42.02 or newer; or,"
-    )
-
-
-def test_a_missing_driver_is_reported() -> None:
-    _, why, hint = explain_missing_driver(["tensorflow-gpu"], "12.0", TargetMachine(virtual_packages={}), instead=[])
-    assert why == "no working NVIDIA driver found on this machine"
-    assert hint.startswith("install NVIDIA's driver 525.60.13 or newer")
-
-
-def test_the_two_variants_are_both_named() -> None:
-    what, _, hint = explain_conflicting_specs(("tensorflow-gpu 2.21.*", "tensorflow-cpu"), ("conda-forge",))
-    assert what == "tensorflow-gpu 2.21.* and tensorflow-cpu exclude each other, on any machine"
-    assert hint == "request one of them; tensorflow alone selects the build for the machine"
-
-
-def test_a_version_that_does_not_exist_is_answered_with_those_that_do() -> None:
-    answers = {"app": "3", "app <3": "2.1", "app <2.1": "1"}
-    versions = newest_package_versions("app", lambda spec: answers.get(spec, ""))
-    assert versions == ("3", "2.1", "1")
-    what, why, hint = explain_conflicting_specs(("app 7.*",), ("conda-forge",), versions)
-    assert what == "app 7.* cannot be installed from conda-forge on any machine"
-    assert why == "the newest versions there of app are 3, 2.1, 1"
-    assert hint.startswith("request another version")
-
-
-def test_the_versions_of_a_package_are_limited() -> None:
-    endless = iter(range(100, 0, -1))
-    assert newest_package_versions("app", lambda _: str(next(endless))) == ("100", "99", "98", "97", "96")
-    assert newest_package_versions("app", lambda _: "1") == ("1",)
-    assert newest_package_versions("nothing", lambda _: "") == ()
-    assert explain_conflicting_specs(("nothing",), ("c",))[2].startswith("check its name")
+    from typing import Any
 
 
 def explanation(
@@ -161,13 +95,6 @@ def test_a_package_without_code_for_the_gpu_is_named_with_its_compute_capability
     assert error.hint.startswith("request app-cpu, which needs no GPU; or, if another GPU of this machine is meant")
 
 
-def test_a_package_that_needs_a_newer_c_library_is_named(tmp_path: Path) -> None:
-    packages = (package("app", "2", "0", "__glibc >=2.34"), package("other", "1", "0"))
-    error = explanation(tmp_path, packages, ("other", "app"), glibc="2.28")
-    assert error.what == "app needs a newer C library than this machine's"
-    assert error.why.splitlines()[0] == "glibc here is 2.28"
-
-
 def test_packages_that_need_a_newer_c_library_together_are_named(tmp_path: Path) -> None:
     packages = [package("a", "1", "0", "c !=2"), package("b", "1", "0", "c >=2")]
     packages += [package("c", "1", "0"), package("c", "2", "0"), package("c", "3", "0", "__glibc >=2.34")]
@@ -183,11 +110,19 @@ def test_specs_that_exclude_each_other_are_named_without_the_others(tmp_path: Pa
     assert error.why.startswith("the solver says\n")
 
 
+def test_the_two_variants_of_tensorflow_exclude_each_other(tmp_path: Path) -> None:
+    packages = [package(f"tensorflow-{kind}", "1", "0", f"c {kind}") for kind in ("cpu", "gpu")]
+    packages += [package("c", version, "0") for version in ("cpu", "gpu")]
+    error = explanation(tmp_path, packages, ("tensorflow-gpu", "tensorflow-cpu"))
+    assert error.hint == "request one of them; tensorflow alone selects the build for the machine"
+    assert explanation(tmp_path, packages, ("nothing",)).hint.startswith("check its name and version")
+
+
 def test_a_version_that_does_not_exist_is_reported_with_the_newest_ones_of_the_channel(tmp_path: Path) -> None:
-    packages = [package("app", version, "0", "__cuda >=12") for version in ("1.9", "1.10", "2.0")]
+    packages = [package("app", version, "0", "__cuda >=12") for version in ("1.9", "1.10", "2.0", "2.1", "2.2", "0")]
     error = explanation(tmp_path, packages, ("app 3.*",))
     assert error.what == "app 3.* cannot be installed from channel on any machine"
-    assert error.why.startswith("the newest versions there of app are 2.0, 1.10, 1.9\nthe solver says\n")
+    assert error.why.startswith("the newest versions there of app are 2.2, 2.1, 2.0, 1.10, 1.9\nthe solver says\n")
     assert "app 3.*" in error.why
 
 
@@ -202,3 +137,100 @@ def test_the_solvers_own_message_is_shown_up_to_the_requested_number_of_lines(tm
     short = explanation(tmp_path, packages, ("a",), most=2).why.splitlines()
     assert short[:-1] == whole[:3]
     assert short[-1].endswith(f"... and {len(whole) - 3} lines more, with --verbose")
+
+
+CPU = package("app", "2", "cpu_py312_0", "python")
+CUDA = package("app", "2", "cuda129_py312_0", "python", "__cuda >=12.9", number=200)
+PYTHONS = (package("python", "3.12", "0"), package("python", "3.13", "0"))
+REASON = "app 2 cpu_py312_0 is a build for the CPU, and this machine has a driver for CUDA: "
+
+
+def notes(
+    folder: Path, packages: tuple[dict[str, Any], ...], specs: tuple[str, ...], **virtual: str
+) -> tuple[str, ...]:
+    """Return the notes on what a solve chooses for a machine with these virtual packages."""
+    solve = local_solver(folder, *packages, *PYTHONS)
+    machine = TargetMachine(virtual_packages={f"__{name}": (version, "0") for name, version in virtual.items()})
+    return cpu_build_notes(solve(specs, virtual_packages=machine.virtual_packages), specs, solve, machine)
+
+
+def test_a_driver_that_is_too_old_for_the_builds_for_cuda_is_the_cause(tmp_path: Path) -> None:
+    # 13.0 is tried and fits, 12.0 is no newer than the machine's own
+    (note,) = notes(tmp_path, (CPU, CUDA), ("app",), cuda="12.4")
+    assert note == (
+        f"{REASON}its builds for CUDA need a driver for CUDA 13.0, and this one runs up to 12.4; "
+        "with driver 580.65.06 or newer it would be 2 cuda129_py312_0"
+    )
+
+
+def test_the_oldest_sufficient_cuda_is_named(tmp_path: Path) -> None:
+    built_for_12 = {**CUDA, "depends": ["python", "__cuda >=12"]}
+    (note,) = notes(tmp_path, (CPU, built_for_12), ("app",), cuda="11.8")
+    assert "need a driver for CUDA 12.0, and this one runs up to 11.8" in note
+
+
+def test_a_gpu_without_code_in_the_builds_for_cuda_is_the_cause(tmp_path: Path) -> None:
+    built_for_new = {**CUDA, "constrains": ["__cuda_arch >=7.5"]}
+    (note,) = notes(tmp_path, (CPU, built_for_new), ("app",), cuda="12.9", cuda_arch="6.1")
+    assert note == (
+        f"{REASON}its builds for CUDA have no code for a GPU of compute capability 6.1, the lowest here; on a newer "
+        "GPU it would be 2 cuda129_py312_0; if another GPU of this machine is meant, set CONDA_OVERRIDE_CUDA_ARCH to "
+        "its compute capability"
+    )
+
+
+def test_a_spec_that_excludes_the_builds_for_cuda_is_the_cause_even_where_another_driver_would_help(
+    tmp_path: Path,
+) -> None:
+    for_new_python = {**CUDA, "build": "cuda129_py313_0", "depends": ["python 3.13.*", "__cuda >=12.9"]}
+    for_new_driver = {**CUDA, "build": "cuda130_py312_0", "depends": ["python 3.12.*", "__cuda >=13.0"]}
+    (note,) = notes(tmp_path, (CPU, for_new_python, for_new_driver), ("python 3.12.*", "app"), cuda="12.9")
+    assert note == (
+        f"{REASON}no build for CUDA fits python 3.12.*; without python 3.12.* it would be 2 cuda129_py313_0; "
+        "'app * cpu*' requests the CPU"
+    )
+
+
+@pytest.mark.parametrize(
+    ("specs", "virtual"),
+    [
+        (("app",), {}),  # no driver
+        (("app",), {"cuda": "12.9"}),  # a build for CUDA
+        (("app * cpu*",), {"cuda": "12.4"}),
+        (("python",), {"cuda": "12.4"}),
+    ],
+)
+def test_a_build_that_was_requested_or_that_fits_the_machine_has_no_note(
+    tmp_path: Path, specs: tuple[str, ...], virtual: dict[str, str]
+) -> None:
+    assert notes(tmp_path, (CPU, CUDA), specs, **virtual) == ()
+
+
+@pytest.mark.parametrize("request_for_cpu", ["app-cpu", "app * cpu*"])
+def test_a_request_for_the_cpu_is_not_called_the_cause(tmp_path: Path, request_for_cpu: str) -> None:
+    named = package("app-cpu", "2", "0", "app 2 cpu*")
+    cpu = {**CPU, "depends": ["python", "aaa * cpu*"]}
+    aaa = (package("aaa", "1", "cpu_0"), package("aaa", "1", "cuda_0", "__cuda", number=200))
+    assert notes(tmp_path, (cpu, CUDA, named, *aaa), (request_for_cpu, "aaa"), cuda="12.9") == ()
+
+
+def test_a_package_that_has_no_build_for_cuda_has_no_note(tmp_path: Path) -> None:
+    assert notes(tmp_path, (CPU,), ("app",), cuda="11.8", cuda_arch="6.1") == ()
+
+
+def test_a_driver_that_is_too_new_for_the_builds_for_cuda_is_not_called_too_old(tmp_path: Path) -> None:
+    for_old_driver = {**CUDA, "depends": ["python", "__cuda >=12,<13"]}
+    assert notes(tmp_path, (CPU, for_old_driver), ("app",), cuda="13.0") == ()
+
+
+def test_specs_that_do_not_solve_for_a_newer_driver_have_no_note(tmp_path: Path) -> None:
+    other = package("other", "1", "0", "__cuda <13")
+    assert notes(tmp_path, (CPU, CUDA, other), ("app", "other"), cuda="12.4") == ()
+
+
+def test_of_several_packages_the_requested_one_is_explained(tmp_path: Path) -> None:
+    base = package("aaa", "1", "cpu_0")
+    base_cuda = package("aaa", "1", "cuda_0", "__cuda >=12.9", number=200)
+    app, app_cuda = ({**entry, "depends": [*entry["depends"], "aaa"]} for entry in (CPU, CUDA))
+    (note,) = notes(tmp_path, (app, app_cuda, base, base_cuda), ("app",), cuda="12.4")
+    assert note.startswith(REASON)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import BrokenIndex
-from kiln.conda.index import IndexDocument, file_name_of_key, require_writable, section_of_file
+from kiln.base.errors import BrokenIndex, BrokenPackage
+from kiln.conda.index import (
+    IndexDocument,
+    read_index_entry,
+    require_writable,
+)
+from kiln.conda.index_files import render_index_files
+from tests.packages import conda_package, release_package
+from tests.unit.conda.index import index, offered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 OLD, NEW, WHEEL = "a-1-0.tar.bz2", "a-1-0.conda", "app-1-py3"
 VALUE: dict[str, Any] = {
@@ -59,12 +69,6 @@ def test_other_json_is_not_an_index(data: bytes) -> None:
         IndexDocument.parse(data)
 
 
-def test_records_are_found_in_every_section_by_their_files() -> None:
-    assert set(document().records()) == {OLD, NEW, "b-1-0.conda", f"{WHEEL}.whl"}
-    assert (file_name_of_key(("v3", "whl"), WHEEL), file_name_of_key(("packages",), OLD)) == (f"{WHEEL}.whl", OLD)
-    assert (section_of_file(OLD), section_of_file(NEW)) == ("packages", "packages.conda")
-
-
 def test_removing_a_record_leaves_all_else() -> None:
     changed = document().without_files([NEW, OLD]).value
     assert changed == {**VALUE, "packages": {}, "packages.conda": {"b-1-0.conda": {"name": "b"}}}
@@ -110,3 +114,98 @@ def test_an_unknown_section_of_packages_is_refused(section: dict[str, Any]) -> N
     """A client that reads it would not find the packages that kiln adds."""
     with pytest.raises(BrokenIndex, match=r"lists packages below 'packages\.new'"):
         require_writable("linux-64", document(**{"packages.new": section}))
+
+
+def test_a_later_index_keeps_a_patched_record(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1").with_patched_record("small-1-0.conda", {"depends": ["python <3.13"]})
+    assert offered(subdir)["small-1-0.conda"]["depends"] == ["python <3.13"]
+    assert subdir.records["small-1-0.conda"]["depends"] == []
+    assert offered(subdir.with_packages([]))["small-1-0.conda"]["depends"] == ["python <3.13"]
+
+
+def test_a_withdrawn_package_stays_withdrawn_when_it_is_added_again(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1", "large-1").with_packages_withdrawn(["small-1-0.conda"])
+    again = subdir.with_packages([read_index_entry(tmp_path / "small-1-0.conda")])
+    assert set(again.visible_records) == {"large-1-0.conda"}
+    assert set(again.records) == {"large-1-0.conda", "small-1-0.conda"}
+    assert again.removed_files == {"small-1-0.conda"}
+
+
+def test_a_removed_package_leaves_no_trace(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1", "large-1").with_patched_record("small-1-0.conda", {"license": "MIT"})
+    without = subdir.with_packages_withdrawn(["small-1-0.conda"]).without_packages(["small-1-0.conda"])
+    expected = render_index_files(index(tmp_path, "large-1"))
+    assert render_index_files(without) == expected
+    assert without.changed == {"small", "large"}
+
+
+def test_only_the_names_of_removed_packages_count_as_changed(tmp_path: Path) -> None:
+    """current_repodata.json is made again for names that changed, and keeps the others."""
+    subdir = dataclasses.replace(index(tmp_path, "small-1", "large-1"), changed=frozenset())
+    assert subdir.without_packages(["small-1-0.conda"]).changed == {"small"}
+    assert subdir.with_packages_withdrawn(["small-1-0.conda"]).changed == {"small"}
+    assert render_index_files(subdir.without_packages(["missing-1-0.conda"])) == render_index_files(subdir)
+
+
+def test_the_patches_of_a_record_add_up(tmp_path: Path) -> None:
+    subdir = (
+        index(tmp_path, "small-1")
+        .with_patched_record("small-1-0.conda", {"a": 1, "b": 1})
+        .with_patched_record("small-1-0.conda", {"b": 2})
+    )
+    record = offered(subdir)["small-1-0.conda"]
+    assert (record["a"], record["b"]) == (1, 2)
+    assert subdir.instructions.records() == {"small-1-0.conda": {"a": 1, "b": 2}}
+
+
+def test_package_files_are_next_to_the_index_unless_it_has_another_url(tmp_path: Path) -> None:
+    subdir = index(tmp_path, "small-1")
+    records = {"app-1.whl": {"name": "app", "version": "1"}}
+    mixed = dataclasses.replace(subdir, base=subdir.base.with_records(records))
+    assert mixed.base_url == ""
+    assert mixed.files_next_to_index == {"small-1-0.conda"}
+    info = {**subdir.repodata.value, "info": {"base_url": "https://files.example/"}}
+    elsewhere = dataclasses.replace(mixed, repodata=dataclasses.replace(subdir.repodata, value=info))
+    assert (elsewhere.base_url, elsewhere.files_next_to_index) == ("https://files.example/", frozenset())
+
+
+def test_a_record_has_the_metadata_and_the_hashes_of_the_file(tmp_path: Path) -> None:
+    package = release_package(tmp_path, "small", depends=["python >=3.11"])
+    entry = read_index_entry(package)
+    assert entry.path == "linux-64/small-1-0.conda"
+    assert entry.record["depends"] == ["python >=3.11"]
+    assert entry.record["sha256"] == hashlib.sha256(package.read_bytes()).hexdigest()
+    assert entry.record["md5"] == hashlib.md5(package.read_bytes()).hexdigest()
+    assert entry.record["size"] == package.stat().st_size
+    assert entry.run_exports == {"weak": ["small >=1"]}
+
+
+def test_a_renamed_package_is_refused(tmp_path: Path) -> None:
+    package = release_package(tmp_path, "small")
+    with pytest.raises(BrokenPackage, match=r"small-1-0\.conda"):
+        read_index_entry(package.rename(tmp_path / "small-2-0.conda"))
+
+
+def test_metadata_that_no_client_could_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BrokenPackage, match="no client can read"):
+        read_index_entry(release_package(tmp_path, "small", depends="python"))
+
+
+@pytest.mark.parametrize("exports", [[], {"weak": "a >=1"}, {"weak": [1]}, None])
+def test_run_exports_of_another_form_are_refused(tmp_path: Path, exports: object) -> None:
+    index = {"name": "small", "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64", "depends": []}
+    package = conda_package(tmp_path / "small-1-0.conda", {"index.json": index, "run_exports.json": exports})
+    with pytest.raises(BrokenPackage, match="not an object of lists of specs"):
+        read_index_entry(package)
+
+
+def test_a_missing_file_or_a_folder_is_refused_and_a_link_is_read(tmp_path: Path) -> None:
+    (tmp_path / "folder-1-0.conda").mkdir()
+    (tmp_path / "loop-1-0.conda").symlink_to("loop-1-0.conda")
+    for name in ("folder", "missing", "loop"):
+        with pytest.raises(BrokenPackage, match=f"{name}-1-0"):
+            read_index_entry(tmp_path / f"{name}-1-0.conda")
+    package = release_package(tmp_path / "store", "small")
+    link = tmp_path / package.name
+    link.symlink_to(package)
+    assert read_index_entry(link) == read_index_entry(package)

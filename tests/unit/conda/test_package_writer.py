@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from typing import TYPE_CHECKING
 
 import pytest
 import rattler
 
+from kiln.base.system.machine import MachineResources
 from kiln.conda.package_reader import read_info_json
-from kiln.conda.package_writer import PackageMetadata, write_package
+from kiln.conda.package_writer import PackageMetadata, rewrite_info, write_package
+from tests.packages import conda_package
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 NOTHING = hashlib.sha256().hexdigest()
 LIBRARY = hashlib.sha256(b"library").hexdigest()
@@ -50,3 +54,15 @@ def test_rattler_reads_the_same(linked: Path) -> None:
     rows = {str(entry.relative_path): entry for entry in rattler.PathsJson.from_package_archive(linked).paths}
     assert rows["lib/liba.so"].size_in_bytes == 9
     assert rows["lib/liba.so"].sha256 == bytes.fromhex(LIBRARY)
+
+
+def test_the_number_of_cores_makes_no_difference_to_the_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = {"share/random": random.Random(1).randbytes(9_000_000)}
+    old = conda_package(tmp_path / "old.conda", {"index.json": {}}, payload=payload)
+    packages = []
+    for cores, memory in ((1, 1 << 40), (3, 1 << 40), (64, 1)):
+        here = MachineResources(cores=cores, memory=memory)
+        monkeypatch.setattr(MachineResources, "of_this_machine", lambda here=here: here)
+        rewrite_info(old, tmp_path / "new.conda", lambda _, data: data, mtime=1, level=3)
+        packages.append((tmp_path / "new.conda").read_bytes())
+    assert packages[0] == packages[1] == packages[2]

@@ -11,6 +11,7 @@ import pytest
 from kiln.base import files
 from kiln.base.errors import BrokenPackage, DiskFull
 from kiln.conda import solve
+from kiln.conda.solve import emulated_virtual_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,3 +64,12 @@ def test_what_was_not_written_completely_is_found(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(1, 1, 0))
     with pytest.raises(DiskFull, match="was not written completely"):
         solve._require_written_packages(prefix, {"old-1-0.json"})
+
+
+def test_the_virtual_package_of_another_processor_has_the_name_that_archspec_gives_it() -> None:
+    machine = {"__archspec": ("1", "zen4"), "__glibc": ("2.36", "0")}
+    names = {
+        subdir: emulated_virtual_packages(subdir, machine)["__archspec"][1] for subdir in ("linux-64", "linux-aarch64")
+    }
+    assert names == {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
+    assert emulated_virtual_packages("linux-64", machine)["__glibc"] == machine["__glibc"]

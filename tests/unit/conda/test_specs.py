@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import rattler
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
-from kiln.conda.specs import conda_build_spec, invalid_spec_reason, package_name, strict_rattler_spec
-
-PAIRS = [
-    ("numpy", "numpy"),
-    ("libfoo 2.21.0", "libfoo ==2.21.0"),
-    ("libfoo 2.21.0 cpu_*", "libfoo ==2.21.0 cpu_*"),
-    ("python 3.11.* *_cpython", "python 3.11.* *_cpython"),
-    ("zlib >=1.2,<2", "zlib >=1.2,<2"),
-    ("zlib 1.2|1.3", "zlib ==1.2|==1.3"),
-    ("zlib >=1.2,1.4", "zlib >=1.2,==1.4"),
-    ("cuda-version 12.9.*", "cuda-version 12.9.*"),
-]
-
-
-@pytest.mark.parametrize(("written", "wanted"), PAIRS)
-def test_a_bare_version_becomes_an_exact_one(written: str, wanted: str) -> None:
-    assert strict_rattler_spec(written) == wanted
-
-
-@pytest.mark.parametrize(("written", "wanted"), PAIRS)
-def test_the_strict_form_turns_back(written: str, wanted: str) -> None:
-    assert conda_build_spec(wanted) == written
-
-
-def test_several_blanks_count_as_one() -> None:
-    assert strict_rattler_spec("x86_64-microarch-level  1") == "x86_64-microarch-level ==1"
+from kiln.conda.specs import (
+    Version,
+    conda_build_spec,
+    invalid_spec_reason,
+    matches,
+    package_name,
+    pinned_range,
+    strict_rattler_spec,
+    version_or_none,
+)
 
 
 @pytest.mark.parametrize(
@@ -150,3 +138,134 @@ def test_a_match_spec_of_conda_is_valid(spec: str) -> None:
 @pytest.mark.parametrize("spec", INVALID.replace("\n", "; ").split("; "))
 def test_what_conda_refuses_as_a_match_spec_is_invalid(spec: str) -> None:
     assert invalid_spec_reason(spec) != ""
+
+
+@pytest.mark.parametrize(
+    ("version", "spec", "wanted"),
+    [
+        ("3.10", ">=3.9", True),
+        ("3.10", ">=3.9,<3.10", False),
+        ("3.10", "<3.9|>=3.10", True),
+        ("3.10.4", "3.10.*", True),
+        ("3.1", "3.10.*", False),
+        ("3.10.4", "=3.10", True),
+        ("3.10.4", "==3.10", False),
+        ("3.10", "==3.10.0", True),
+        ("3.10.4", "!=3.10.*", False),
+        ("3.11", "!=3.10.*", True),
+        ("1.4.5", "~=1.4.2", True),
+        ("1.5.0", "~=1.4.2", False),
+        ("1.4.1", "~=1.4.2", False),
+        ("2.0", "(>=1,<2)|>=3", False),
+        ("3.5", "(>=1,<2)|>=3", True),
+        ("1.0rc1", "<1.0", True),
+        ("7", "*", True),
+        ("12.9", "12", False),
+        ("12", "12", True),
+    ],
+)
+def test_a_version_fits_a_spec(version: str, spec: str, wanted: bool) -> None:
+    assert matches(version, spec) is wanted
+
+
+@pytest.mark.parametrize("spec", ["", ">>1", ">=1,", "(>=1", ">=1)", "a b", "1" * 2000, "(" * 300 + "1" + ")" * 300])
+def test_a_malformed_spec_is_refused(spec: str) -> None:
+    with pytest.raises(ValueError, match=r"version|parenthesis"):
+        matches("1", spec)
+
+
+# From the documentation of conda's VersionOrder, each smaller than the next.
+ASCENDING = [
+    "0.4",
+    "0.4.1.rc",
+    "0.4.1",
+    "0.5a1",
+    "0.5b3",
+    "0.5C1",
+    "0.5",
+    "0.9.6",
+    "0.960923",
+    "1.0",
+    "1.1dev1",
+    "1.1_",
+    "1.1a1",
+    "1.1.dev1",
+    "1.1.a1",
+    "1.1.0rc1",
+    "1.1.0",
+    "1.1.0post1",
+    "1.1post1",
+    "1996.07.12",
+    "1!0.4.1",
+    "1!3.1.1.6",
+    "2!0.4.1",
+]
+
+
+def test_versions_are_in_condas_order() -> None:
+    versions = [Version(text) for text in ASCENDING]
+    assert sorted(versions) == versions
+    assert all(left < right for left, right in itertools.pairwise(versions))
+
+
+@pytest.mark.parametrize(("left", "right"), [("1.1", "1.1.0"), ("0.4.1.rc", "0.4.1.RC"), ("1.1.0dev1", "1.1.dev1")])
+def test_equal_versions(left: str, right: str) -> None:
+    assert Version(left) == Version(right)
+
+
+@pytest.mark.parametrize("text", ["", "1..2", "1!2!3", "a!1", "+1", "1 2", "3.10.* *_cpython"])
+def test_no_versions(text: str) -> None:
+    assert version_or_none(text) is None
+
+
+@pytest.mark.parametrize(
+    ("version", "min_pin", "max_pin", "wanted"),
+    [
+        ("3.11.2", "x.x", "x.x", ">=3.11,<3.12.0a0"),
+        ("1.2.3", "x.x.x.x.x.x", "x", ">=1.2.3,<2.0a0"),
+        ("1.2.3", None, "x.x.x", "<1.2.4.0a0"),
+        ("1.2.3", "x", None, ">=1"),
+        ("9b", "x.x", "x", ">=9b,<10a"),
+        ("1.1.1.*", "x.x.x", "x.x.x", ">=1.1.1,<1.1.2.0a0"),
+        ("2.0.0rc1", "x.x.x.x.x.x", "x.x", ">=2.0.0rc.1,<2.1.0a0"),  # the dot is conda-build's
+        ("7", "x.x", "x.x", ">=7,<8.0a0"),
+        ("1!2.3", "x.x.x.x.x.x", "x", ">=1!2.3,<1!3.0a0"),  # conda-build forgets the epoch, and what it pinned
+        ("1.0.1_", "x.x.x.x.x.x", "x.x.x", ">=1.0.1_,<1.0.2.0a0"),
+        ("1.2.3+4.5", "x.x", "x.x", ">=1.2,<1.3.0a0"),
+    ],
+)
+def test_a_pin_makes_a_range(version: str, min_pin: str | None, max_pin: str | None, wanted: str) -> None:
+    assert pinned_range(version, min_pin, max_pin) == wanted
+
+
+WORDS = ("0", "1", "2", "10", "007", "a", "b", "rc", "dev", "post", "DEV")
+COMPONENTS = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("".join)  # rattler's numbers have 64 bits
+
+
+@st.composite
+def versions(draw: st.DrawFn) -> str:
+    """Return versions of every form, except a word with an underscore at its end, where rattler differs from conda."""
+    epoch = draw(st.sampled_from(["", "", "1!", "2!"]))
+    separator = draw(st.sampled_from([".", "_"]))
+    release = separator.join(draw(st.lists(COMPONENTS, min_size=1, max_size=4)))
+    underscore = "_" if release[-1].isdigit() and draw(st.booleans()) else ""
+    local = draw(st.lists(COMPONENTS, max_size=2))
+    return f"{epoch}{release}{underscore}{'+' if local else ''}{'.'.join(local)}"
+
+
+# Every pair of a list is compared, because drawing a version takes far longer than comparing two. A list is not shrunk,
+# which takes minutes: the assertion names the pair.
+@settings(phases=[Phase.generate])
+@given(texts=st.lists(versions(), min_size=20, max_size=30, unique=True))
+def test_the_order_is_rattlers(texts: list[str]) -> None:
+    pairs = [(Version(text), rattler.Version(text)) for text in texts]
+    for (left, their_left), (right, their_right) in itertools.combinations(pairs, 2):
+        expected = (their_left < their_right, their_left == their_right)
+        assert (left < right, left == right) == expected, f"{left.text} and {right.text}"
+
+
+@given(text=versions())
+def test_a_version_is_equal_to_itself_with_zeros_added_as_in_rattler(text: str) -> None:
+    release, plus, local = text.partition("+")
+    longer = f"{release}.0{plus}{local}" if not release.endswith("_") else text
+    assert (Version(text) == Version(longer)) == (rattler.Version(text) == rattler.Version(longer))

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import shutil
 from typing import TYPE_CHECKING, Any
 
 import msgpack
 import pytest
 
-from kiln.base.errors import BrokenPackage, NotWritable, ProvenanceBroken, UsageError
+from kiln.base.errors import BrokenPackage, ProvenanceBroken, UsageError
 from kiln.base.zstd import zstd
 from kiln.conda.index import read_index_entry
 from kiln.conda.provenance import bundles
@@ -75,14 +74,6 @@ def test_the_index_names_the_attestations_in_all_its_forms(channel: Path) -> Non
     sharded = msgpack.unpackb(zstd.decompress(shard.read_bytes()))["packages.conda"][FILE]
     assert sharded["attestations_sha256"] == sha256
     publishing.require_attestations(channel)
-
-
-def test_a_package_without_attestations_has_none_in_the_index(tmp_path: Path) -> None:
-    paths = publishing.packages(tmp_path, ("fresh",))
-    entries = [read_index_entry(path) for path in paths]
-    transaction.publish(target(tmp_path), paths, entries, lambda _: None, None)
-    assert "attestations_sha256" not in record(tmp_path / "channel")
-    assert sidecar_files(tmp_path / "channel") == []
 
 
 class Killed(dict[str, dict[str, bytes]]):
@@ -272,16 +263,3 @@ def test_the_uploaded_attestation_is_the_own_one(tmp_path: Path) -> None:
     assert attestations.extract_own_publication_bundle(folder, PATH) is None, (
         "a key's own attestation is not replaced by theirs"
     )
-
-
-@pytest.mark.skipif(os.name == "nt", reason="links")
-def test_no_sidecar_is_written_through_a_link_out_of_the_channel(tmp_path: Path) -> None:
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (tmp_path / "channel").mkdir()
-    (tmp_path / "channel" / "linux-64").symlink_to(outside)
-    entry = read_index_entry(publishing.packages(tmp_path, ("fresh",))[0])
-    attestation = ReleaseAttestations(documents={}, bundles=lambda sha256: (stranger(sha256),))
-    with pytest.raises(NotWritable, match="nothing is written through links"):
-        attestations.write_package_sidecar(target(tmp_path).store, entry, attestation)
-    assert list(outside.iterdir()) == []

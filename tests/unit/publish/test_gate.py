@@ -29,10 +29,6 @@ def kinds(given: Release) -> list[RefusalKind]:
     return [reason.kind for reason in refusal_reasons(given)]
 
 
-def test_a_whole_tested_matrix_is_a_release() -> None:
-    require_releasable(release(candidate()))
-
-
 DIRTY = f"{'a' * 40}-dirty-{'b' * 64}"
 
 
@@ -312,15 +308,6 @@ def test_a_link_to_a_folder_elsewhere_is_noted_and_one_to_a_file_is_not() -> Non
     target = release(candidate(paths=("lib/libx.so", "include/y.h"), links=links))
     assert refusal_reasons(target) == ()
     assert nonblocking_notes(target) == ("small-1-0.conda: lib64 leads to the folder lib",)
-
-
-def test_links_are_read_with_where_they_lead(tmp_path: Path) -> None:
-    links = {"include/tsl": "ours/tsl", "lib/a.so": "a.so.1"}
-    package = conda_package(tmp_path / "p-1-0.conda", {"paths.json": {}}, payload={"lib/a.so.1": b"x"}, links=links)
-    assert gate.inspect_package(package, ()).links == (
-        ("include/tsl", "include/ours/tsl"),
-        ("lib/a.so", "lib/a.so.1"),
-    )
 
 
 def test_a_package_whose_list_has_another_size_is_broken(tmp_path: Path) -> None:

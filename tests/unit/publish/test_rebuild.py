@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import ProvenanceBroken
-from kiln.publish.rebuild import recorded_build_variables, recorded_image_name, require_same_recipe
+from kiln.base import files
+from kiln.base.errors import BrokenPackage, HashMismatch, ProvenanceBroken, ReleaseRefused, UnknownConfig, UsageError
+from kiln.conda.rattler import client
+from kiln.publish import rebuild, release
+from kiln.publish.rebuild import (
+    described_content_difference,
+    described_differences,
+    feedstock_folder_in_placeholders,
+    recorded_build_variables,
+    recorded_image_name,
+    require_same_recipe,
+)
+from kiln.state.ledger.ledger import Ledger
+from kiln.state.results import ConfigState
 from kiln.state.store import cache
 from tests import builders
+from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -81,3 +95,192 @@ def test_a_record_that_lacks_fields_is_refused_with_their_names(feedstock: Feeds
 def test_a_record_with_invalid_values_is_refused(feedstock: Feedstock, changes: dict[str, Any], name: str) -> None:
     with pytest.raises(ProvenanceBroken, match=f"the record is invalid: {name} has an invalid value"):
         require_same_recipe(feedstock, record(feedstock, **changes))
+
+
+META = "package:\n  name: {{ name_of_config }}\n  version: '1'\nbuild:\n  string: h_0\n"
+VARIANT = "target_platform:\n- linux-64\nname_of_config:\n- {}\n"
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Feedstock:
+    """A matrix with two configs."""
+    matrix = builders.feedstock(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n")
+    matrix.config_folder.mkdir(exist_ok=True)
+    for name, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
+        (matrix.config_folder / f"{name}.yaml").write_text(VARIANT.format(package))
+    return matrix
+
+
+def job(folder: Path, config: str = "linux_64_a", package: str = "small", **changes: Any) -> Path:
+    """Write the folder that a job has saved."""
+    path = release_package(folder / "linux-64", package, build="h_0", payload=changes.pop("payload", None))
+    artifact = {
+        "path": f"/home/runner/work/build_artifacts/linux-64/{path.name}",
+        "sha256": files.sha256(path),
+        "size": path.stat().st_size,
+        "config": config,
+        "name": package,
+        "version": "1",
+        "build_string": "h_0",
+        "subdir": "linux-64",
+    }
+    tests = {
+        "package": package,
+        "verdict": "passed",
+        "commands": 1,
+        "install_seconds": 1.0,
+        "seconds": 1.0,
+        "notes": [],
+    }
+    made = {"artifact": artifact, "build_seconds": 1.0, "reused": False, "tests": tests}
+    entry = {"config": config, "state": changes.pop("state", "done"), "group": "cpu", "packages": [made], "steps": []}
+    report = {
+        "run": 1,
+        "command": "python build-locally.py",
+        "started": 10.0,
+        "finished": 20.0,
+        "machine": "runner",
+        "cores": 4,
+        "jobs": 1,
+        "engine": "rattler-build",
+        "container": "docker",
+        "commit": "c0ffee",
+        "configs": [{**entry, "error": None}],
+        **changes,
+    }
+    (folder / rebuild.REPORT).write_text(json.dumps(report))
+    return folder
+
+
+@pytest.mark.processes
+def test_jobs_become_one_matrix(matrix: Feedstock, tmp_path: Path) -> None:
+    job(tmp_path / "jobs" / "a")
+    job(tmp_path / "jobs" / "b", "linux_64_b", "other")
+    collected = rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
+    assert collected == (("linux_64_a", 1), ("linux_64_b", 1))
+    runs = release.last_run_of_each_config(release.runs_in_ledger(matrix))
+    assert {name: run.state for name, (_, run) in runs.items()} == {
+        "linux_64_a": ConfigState.DONE,
+        "linux_64_b": ConfigState.DONE,
+    }
+    report, run = runs["linux_64_b"]
+    assert (report.commit, report.machine) == ("c0ffee", "runner")
+    assert run.packages[0].artifact.path == matrix.artifacts / "linux-64" / "other-1-h_0.conda"
+    assert run.packages[0].artifact.path.is_file()
+    with Ledger(matrix.artifacts / "ledger.sqlite") as ledger:
+        assert ledger.stored_artifact("linux-64/small-1-h_0.conda") is not None
+
+
+@pytest.mark.processes
+def test_the_channel_is_indexed_once_for_all_jobs(
+    matrix: Feedstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    call = client.run_operation
+
+    def counted(function: str, **arguments: Any) -> Any:
+        calls.append(function)
+        return call(function, **arguments)
+
+    monkeypatch.setattr(client, "run_operation", counted)
+    for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
+        job(tmp_path / "jobs" / config, config, package)
+    rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
+    assert calls == ["index"]
+    index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
+    assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
+
+
+@pytest.mark.processes
+def test_what_was_collected_before_a_refused_job_is_indexed(matrix: Feedstock, tmp_path: Path) -> None:
+    job(tmp_path / "jobs" / "a")
+    folder = job(tmp_path / "jobs" / "b", "linux_64_b", "other")
+    (folder / "linux-64" / "other-1-h_0.conda").write_bytes(b"another")
+    with pytest.raises(HashMismatch):
+        rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
+    index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
+    assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
+
+
+@pytest.mark.processes
+def test_a_package_of_two_configs_stays_as_the_first_has_made_it(matrix: Feedstock, tmp_path: Path) -> None:
+    (matrix.config_folder / "linux_64_b.yaml").write_text(VARIANT.format("small"))
+    first = job(tmp_path / "jobs" / "a") / "linux-64" / "small-1-h_0.conda"
+    job(tmp_path / "jobs" / "b", "linux_64_b", "small", payload={"share/other": b"x"})
+    expected = first.read_bytes()
+    rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
+    assert (matrix.artifacts / "linux-64" / "small-1-h_0.conda").read_bytes() == expected
+
+
+def test_a_package_that_another_config_renders_is_refused(matrix: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(BrokenPackage, match=r"with linux-64/other-1-h_0\.conda, which it does not render"):
+        rebuild.import_ci_job_results(matrix, [job(tmp_path / "a", package="other")])
+    assert release.runs_in_ledger(matrix) == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"configs": []}', '{"configs": [{}]}', "[" * 100_000])
+def test_an_invalid_report_is_refused(matrix: Feedstock, tmp_path: Path, text: str) -> None:
+    folder = job(tmp_path / "a")
+    (folder / rebuild.REPORT).write_text(text)
+    with pytest.raises(BrokenPackage, match="is not the report of one config"):
+        rebuild.import_ci_job_results(matrix, [folder])
+
+
+@pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])
+def test_what_is_not_finished_is_refused(matrix: Feedstock, tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(ReleaseRefused):
+        rebuild.import_ci_job_results(matrix, [job(tmp_path / "a", **changes)])
+
+
+def test_jobs_of_different_commits_are_refused(matrix: Feedstock, tmp_path: Path) -> None:
+    folders = [job(tmp_path / "a"), job(tmp_path / "b", "linux_64_b", "other", commit="another")]
+    with pytest.raises(ReleaseRefused, match="different commits"):
+        rebuild.import_ci_job_results(matrix, folders)
+
+
+def test_a_config_that_the_feedstock_lacks_is_refused(matrix: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(UnknownConfig):
+        rebuild.import_ci_job_results(matrix, [job(tmp_path / "a", "linux_64_c")])
+
+
+def test_a_folder_without_a_job_is_refused(matrix: Feedstock, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no report\.json"):
+        rebuild.import_ci_job_results(matrix, [tmp_path])
+
+
+def test_each_file_is_named_with_the_place_where_it_begins_to_differ(tmp_path: Path) -> None:
+    common = {"share/same": b"same"}
+    one = {"share/text": b"a\nb c\n", "share/binary": b"\xff\x00\x01", "share/mine": b"1", **common}
+    two = {"share/text": b"a\nb d\n", "share/binary": b"\xff\x00\x02\x03", "share/yours": b"1", **common}
+    first = release_package(tmp_path / "one", "a", payload=one)
+    second = release_package(tmp_path / "two", "a", payload=two)
+    lines = described_differences(first, second)
+    assert "share/text: content (line 2: 'b c' and 'b d')" in lines
+    assert "share/binary: content (from byte 2; 3 and 4 bytes)" in lines
+    assert "share/mine: only in the first" in lines
+    assert "share/yours: only in the second" in lines
+    assert not any("same" in line for line in lines)
+    assert described_differences(first, first) == ["only the compression: all files are identical"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (b"a\n", b"a\nb\n", " (line 2: '' and 'b')"),
+        (b"a", b"a\nb", " (1 and 2 lines)"),
+        (b"x" * 500 + b"1", b"x" * 500 + b"2", f" (line 1: '...{'x' * 30}1' and '...{'x' * 30}2')"),
+        (b"\x1b[31m", b"\x1b[32m", r" (line 1: '\x1b[31m' and '\x1b[32m')"),
+        (None, b"a", ""),
+    ],
+)
+def test_the_first_difference_is_shown_without_hidden_characters(
+    one: bytes | None, other: bytes | None, words: str
+) -> None:
+    assert described_content_difference(one, other) == words
+
+
+def test_the_folder_of_a_build_is_in_the_placeholders_of_a_package(tmp_path: Path) -> None:
+    paths = {"paths": [{"_path": "a"}, {"_path": "b", "prefix_placeholder": "/f/s/build_artifacts/work/c/host_env_pl"}]}
+    assert feedstock_folder_in_placeholders(conda_package(tmp_path / "a-1-0.conda", {"paths.json": paths})) == "/f/s"
+    assert feedstock_folder_in_placeholders(conda_package(tmp_path / "b-1-0.conda", {"paths.json": {"paths": 7}})) == ""
+    assert feedstock_folder_in_placeholders(release_package(tmp_path, "c")) == ""

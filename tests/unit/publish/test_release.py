@@ -6,11 +6,24 @@ import dataclasses
 import shutil
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kiln.base import files
-from kiln.publish import release
+from kiln.base.errors import UsageError
+from kiln.publish.release import (
+    _reports_of_package,
+    allowed_package_names,
+    last_run_of_each_config,
+    latest_packages_of_configs,
+    packages_new_in_channel,
+)
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import Artifact, ConfigRun, ConfigState, MatrixReport, PackageReport, TestReport, TestVerdict
+from tests import builders
+from tests.packages import release_package
+from tests.releases import candidate, release
+from tests.runs import worked_through
 from tests.unit.fleet.plan.test_limits import SMALL
 
 if TYPE_CHECKING:
@@ -63,9 +76,50 @@ def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged
             ledger.end_run(ledger.begin_run(run_of(*configs)))
     names = ("x", "y", "z")
     expected = {"x": (one.artifact.path,), "y": (two.artifact.path,)}
-    assert release.latest_packages_of_configs(feedstock, names) == expected, "a failure later on took no packages away"
-    assert release.latest_packages_of_configs(feedstock, ("y",)) == {"y": (two.artifact.path,)}
+    assert latest_packages_of_configs(feedstock, names) == expected, "a failure later on took no packages away"
+    assert latest_packages_of_configs(feedstock, ("y",)) == {"y": (two.artifact.path,)}
     two.artifact.path.write_text("changed")
-    assert set(release.latest_packages_of_configs(feedstock, names)) == {"x"}
+    assert set(latest_packages_of_configs(feedstock, names)) == {"x"}
     one.artifact.path.unlink()
-    assert release.latest_packages_of_configs(feedstock, names) == {}
+    assert latest_packages_of_configs(feedstock, names) == {}
+
+
+def report(path: Path) -> PackageReport:
+    artifact = dataclasses.replace(candidate().artifact, path=path, sha256=files.sha256(path), subdir=path.parent.name)
+    tests = TestReport(package="small", verdict=TestVerdict.PASSED)
+    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
+
+
+def test_a_package_file_belongs_to_the_platform_that_made_it(tmp_path: Path) -> None:
+    here, there = (
+        release_package(tmp_path / subdir, "small", subdir=subdir) for subdir in ("linux-64", "linux-aarch64")
+    )
+    made = {path: ((path.parent.name, report(path)),) for path in (here, there)}
+    elsewhere = tmp_path / "downloads" / there.name
+    files.link_or_copy(there, elsewhere)
+    assert [name for name, _ in _reports_of_package(elsewhere, made)] == ["linux-aarch64"]
+    assert [name for name, _ in _reports_of_package(here, made)] == ["linux-64"]
+    assert _reports_of_package(tmp_path / "other-1-0.conda", made) == ()
+
+
+def test_the_names_that_may_be_published_are_read_by_line(tmp_path: Path) -> None:
+    feedstock = builders.feedstock(
+        tmp_path, "package:\n  name: a\n  version: 1\n", files={"outputs.txt": "# all\n\na  # b\nlib*\n"}
+    )
+    assert allowed_package_names(feedstock) == ("a", "lib*")
+    (tmp_path / "outputs.txt").unlink()
+    with pytest.raises(UsageError, match=r"outputs\.txt is missing"):
+        allowed_package_names(feedstock)
+
+
+def test_the_latest_run_of_each_config_counts() -> None:
+    latest, former = worked_through(["a"]), worked_through(["a", "b"])
+    runs = last_run_of_each_config([latest, former])
+    assert {name: run for name, (run, _) in runs.items()} == {"a": latest, "b": former}
+    assert runs["b"][1] == former.configs[1]
+
+
+def test_packages_that_the_channel_has_are_not_new() -> None:
+    packages = (candidate("small"), candidate("other"))
+    held = {"linux-64/small-1-0.conda": "aa", "noarch/other-1-0.conda": "aa"}
+    assert packages_new_in_channel(release(*packages, held=held)) == (packages[1],)

@@ -27,156 +27,85 @@ def said(rule: str, **asked: str) -> Finding:
 @pytest.mark.parametrize(
     ("rule", "asked", "verdict", "reason", "table"),
     [
-        ("TensorFlow and CUDA", {"tf": "2.18", "cuda": "12.5.1"}, WORKS, "tested with CUDA 12.5", "tensorflow"),
-        (
-            "TensorFlow and CUDA",
-            {"tf": "2.18", "cuda": "12.9"},
-            COSTS,
-            "same major version, and untested",
-            "tensorflow",
-        ),
-        ("TensorFlow and CUDA", {"tf": "2.19.1", "cuda": "12.8"}, COSTS, "conda-forge built it", "tensorflow"),
-        ("TensorFlow and CUDA", {"tf": "2.6.0", "cuda": "10.2"}, COSTS, "conda-forge built it", "tensorflow"),
-        ("TensorFlow and CUDA", {"tf": "2.18", "cuda": "11.8"}, UNKNOWN, "another major version", "tensorflow"),
-        ("TensorFlow and CUDA", {"tf": "3.0", "cuda": "12.5"}, UNKNOWN, "no table has TensorFlow 3.0", None),
-        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.3"}, WORKS, "tested with cuDNN 9.3", "tensorflow"),
-        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.10.2"}, WORKS, "newer minor version", "tensorflow"),
-        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "9.0"}, COSTS, "refuses the older 9.0", "tensorflow"),
-        ("TensorFlow and cuDNN", {"tf": "2.18", "cudnn": "8.9"}, UNKNOWN, "another major version", "tensorflow"),
-        ("TensorFlow and Python", {"tf": "2.18", "python": "3.9.7"}, WORKS, "for Python 3.9-3.12", "tensorflow"),
-        ("TensorFlow and Python", {"tf": "2.18", "python": "3.8"}, CANNOT, "not for 3.8", "tensorflow"),
-        ("TensorFlow and Python", {"tf": "2.0", "python": "3.2"}, CANNOT, "not for 3.2", "tensorflow"),
-        ("TensorFlow and Python", {"tf": "2.19.1", "python": "3.13"}, COSTS, "conda-forge built it", "tensorflow"),
-        (
-            "TensorFlow and Python",
-            {"tf": "2.18", "python": "3.14"},
-            UNKNOWN,
-            "there is no wheel for 3.14",
-            "tensorflow",
-        ),
-        ("TensorFlow and Python", {"tf": "1.3", "python": "3.6"}, WORKS, "for Python 2.7 3.3-3.6", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.5.0"}, WORKS, "built with Bazel 6.5.0", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "6.6.0"}, COSTS, "6.6.0 is untested", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "2.18", "bazel": "7.4.1"}, UNKNOWN, "is not documented", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.10.0"}, WORKS, "built with Bazel 0.10.0", "tensorflow"),
-        ("TensorFlow and Bazel", {"tf": "1.7.0", "bazel": "0.9.0", "cuda": "9"}, WORKS, "Bazel 0.9.0", "tensorflow"),
-        ("TensorFlow and compiler", {"tf": "2.18", "compiler": "clang-17"}, WORKS, "clang 17.0.6", "tensorflow"),
-        ("TensorFlow and compiler", {"tf": "2.18", "compiler": "gcc-13"}, COSTS, "gcc 13 is untested", "tensorflow"),
-        ("Serving and Bazel", {"serving": "1.12", "bazel": "0.15.0"}, WORKS, "Bazel 0.15.0", "serving"),
-        ("Serving and CUDA", {"serving": "1.12", "cuda": "9.0"}, WORKS, "built with CUDA 9.0", "serving"),
-        ("Serving and CUDA", {"serving": "2.20", "cuda": "12.9"}, COSTS, "untested", "serving"),
-        ("Serving and CUDA", {"serving": "1.12", "cuda": "10.0"}, UNKNOWN, "is not documented", "serving"),
-        ("Serving and cuDNN", {"serving": "1.12", "cudnn": "7"}, WORKS, "cuDNN 7.2.1.38", "serving"),
-        ("Serving and TensorFlow", {"serving": "2.20"}, WORKS, "that TensorFlow is tested with", "serving"),
+        ("TensorFlow and CUDA", "tf 2.18; cuda 12.5.1", WORKS, "tested with CUDA 12.5", "tensorflow"),
+        ("TensorFlow and CUDA", "tf 2.18; cuda 12.9", COSTS, "same major version, and untested", "tensorflow"),
+        ("TensorFlow and CUDA", "tf 2.6.0; cuda 10.2", COSTS, "conda-forge built it", "tensorflow"),
+        ("TensorFlow and CUDA", "tf 2.18; cuda 11.8", UNKNOWN, "another major version", "tensorflow"),
+        ("TensorFlow and CUDA", "tf 3.0; cuda 12.5", UNKNOWN, "no table has TensorFlow 3.0", None),
+        ("TensorFlow and cuDNN", "tf 2.18; cudnn 9.3", WORKS, "tested with cuDNN 9.3", "tensorflow"),
+        ("TensorFlow and cuDNN", "tf 2.18; cudnn 9.10.2", WORKS, "newer minor version", "tensorflow"),
+        ("TensorFlow and cuDNN", "tf 2.18; cudnn 9.0", COSTS, "refuses the older 9.0", "tensorflow"),
+        ("TensorFlow and cuDNN", "tf 2.18; cudnn 8.9", UNKNOWN, "another major version", "tensorflow"),
+        ("TensorFlow and Python", "tf 2.18; python 3.9.7", WORKS, "for Python 3.9-3.12", "tensorflow"),
+        ("TensorFlow and Python", "tf 2.18; python 3.8", CANNOT, "not for 3.8", "tensorflow"),
+        ("TensorFlow and Python", "tf 2.19.1; python 3.13", COSTS, "conda-forge built it", "tensorflow"),
+        ("TensorFlow and Python", "tf 2.18; python 3.14", UNKNOWN, "there is no wheel for 3.14", "tensorflow"),
+        ("TensorFlow and Bazel", "tf 2.18; bazel 6.5.0", WORKS, "built with Bazel 6.5.0", "tensorflow"),
+        ("TensorFlow and Bazel", "tf 2.18; bazel 6.6.0", COSTS, "6.6.0 is untested", "tensorflow"),
+        ("TensorFlow and Bazel", "tf 2.18; bazel 7.4.1", UNKNOWN, "is not documented", "tensorflow"),
+        ("TensorFlow and Bazel", "tf 1.7.0; bazel 0.9.0; cuda 9", WORKS, "Bazel 0.9.0", "tensorflow"),
+        ("TensorFlow and compiler", "tf 2.18; compiler clang-17", WORKS, "clang 17.0.6", "tensorflow"),
+        ("TensorFlow and compiler", "tf 2.18; compiler gcc-13", COSTS, "gcc 13 is untested", "tensorflow"),
+        ("Serving and Bazel", "serving 1.12; bazel 0.15.0", WORKS, "Bazel 0.15.0", "serving"),
+        ("Serving and CUDA", "serving 1.12; cuda 9.0", WORKS, "built with CUDA 9.0", "serving"),
+        ("Serving and CUDA", "serving 2.20; cuda 12.9", COSTS, "untested", "serving"),
+        ("Serving and CUDA", "serving 1.12; cuda 10.0", UNKNOWN, "is not documented", "serving"),
+        ("Serving and cuDNN", "serving 1.12; cudnn 7", WORKS, "cuDNN 7.2.1.38", "serving"),
+        ("Serving and TensorFlow", "serving 2.20", WORKS, "that TensorFlow is tested with", "serving"),
         (
             "Serving and TensorFlow",
-            {"serving": "2.18"},
+            "serving 2.18",
             COSTS,
             "another CUDA 12.2.0 (TensorFlow: 12.5) and cuDNN",
             "serving",
         ),
-        ("Serving and TensorFlow", {"serving": "1.7"}, COSTS, "CUDA 8.0 (TensorFlow: 9)", "serving"),
-        ("Serving and TensorFlow", {"serving": "2.18", "tf": "2.17"}, CANNOT, "of its own minor version", "serving"),
-        ("CUDA and GPU", {"cuda": "12.9", "gpu": "p3"}, WORKS, "V100 of p3 (7.0) among them", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "9.0", "gpu": "7.0"}, WORKS, "7.0 among them", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "13.0", "gpu": "V100"}, CANNOT, "older than all of them", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "8.0", "gpu": "Tesla V100-SXM2-16GB"}, COSTS, "PTX of an older one", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "12.5", "gpu": "p6-b200"}, COSTS, "minutes to half an hour", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "11.0", "gpu": "8.6"}, WORKS, "machine code of an older GPU", "cuda_compiler"),
-        ("CUDA and GPU", {"cuda": "14.0", "gpu": "8.6"}, UNKNOWN, "no table has the GPUs", None),
-        ("what is built and GPU", {"tf": "2.18", "gpu": "g5.xlarge"}, WORKS, "machine code for A10G of g5", "upstream"),
-        ("what is built and GPU", {"tf": "2.18", "gpu": "p2"}, CANNOT, "neither machine code nor PTX", "upstream"),
-        (
-            "what is built and GPU",
-            {"tf": "2.18", "gpu": "12.0"},
-            COSTS,
-            "PTX is compiled at the first start",
-            "upstream",
-        ),
-        ("what is built and GPU", {"serving": "1.7", "gpu": "p3"}, COSTS, "PTX is compiled", "serving"),
-        ("what is built and GPU", {"serving": "1.8.0", "gpu": "p3"}, WORKS, "machine code for", "serving"),
-        ("what is built and GPU", {"built_for": "sm_80,sm_90", "gpu": "10.0"}, CANNOT, "neither machine code", None),
-        ("what is built and GPU", {"built_for": "sm_86", "gpu": "8.0"}, CANNOT, "neither machine code", None),
-        (
-            "CUDA and what is built",
-            {"cuda": "12.5", "built_for": "sm_70,compute_90"},
-            WORKS,
-            "all that is",
-            "cuda_compiler",
-        ),
-        (
-            "CUDA and what is built",
-            {"cuda": "12.5", "built_for": "sm_35,sm_90,sm_120"},
-            CANNOT,
-            "sm_35, sm_120",
-            "cuda_compiler",
-        ),
-        ("CUDA and host compiler", {"cuda": "12.5", "compiler": "gcc-13.2"}, WORKS, "below 14", "cuda_compiler"),
-        ("CUDA and host compiler", {"cuda": "12.5", "host": "gcc 14"}, CANNOT, "refuses GCC 14", "cuda_compiler"),
-        ("CUDA and host compiler", {"cuda": "9.0", "host": "gcc-7"}, CANNOT, "must be below 7", "cuda_compiler"),
-        (
-            "CUDA and driver",
-            {"cuda": "12.5", "driver": "555.42.06"},
-            WORKS,
-            "came with driver 555.42.02",
-            "cuda_driver",
-        ),
-        ("CUDA and driver", {"cuda": "12.5", "driver": "535"}, COSTS, "minor-version compatibility", "cuda_driver"),
-        ("CUDA and driver", {"cuda": "12.5", "driver": "520.61.05"}, CANNOT, "needs driver 525", "cuda_minor"),
-        ("CUDA and driver", {"cuda": "10.2", "driver": "418.39"}, CANNOT, "needs driver 440.33", "cuda_driver"),
-        ("cuDNN and CUDA", {"cudnn": "9.3", "cuda": "12.5"}, WORKS, "tested together", "tensorflow"),
-        ("cuDNN and CUDA", {"cudnn": "8.9.6", "cuda": "12.1"}, WORKS, "made for each other", "cudnn"),
-        ("cuDNN and CUDA", {"cudnn": "7.6.5", "cuda": "9.1"}, CANNOT, "does not support", "cudnn"),
-        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "12.9"}, WORKS, "are made for each other", "cudnn"),
-        ("cuDNN and CUDA", {"cudnn": "9.8", "cuda": "13.0"}, UNKNOWN, "no table has cuDNN 9.8 and CUDA 13.0", None),
-        ("cuDNN and CUDA", {"cudnn": "9.28", "cuda": "13.4"}, WORKS, "are made for each other", "cudnn"),
-        ("cuDNN and GPU", {"cudnn": "9.17", "cuda": "12.9", "gpu": "V100"}, CANNOT, "has no kernels for V100", "cudnn"),
-        ("cuDNN and GPU", {"cudnn": "9.11", "cuda": "12.5", "gpu": "P100"}, CANNOT, "has no kernels for P100", "cudnn"),
-        ("cuDNN and driver", {"cudnn": "9.17", "cuda": "13.0", "driver": "575.57.08"}, CANNOT, "580.65.06", "cudnn"),
-        ("known failure", {"tf": "2.18", "gpu": "RTX 5070 Ti"}, CANNOT, "CUDA_ERROR_INVALID_PTX", "known_failure"),
-        ("known failure", {"tf": "2.21", "cuda": "12.5", "gpu": "RTX 5090"}, CANNOT, "known to fail", "known_failure"),
-        ("known failure", {"tf": "2.14", "gpu": "12.0"}, UNKNOWN, "later wheels", "known_failure"),
-        ("known failure", {"tf": "1.15", "gpu": "A100"}, CANNOT, "CUBLAS_STATUS_EXECUTION_FAILED", "known_failure"),
-        ("known failure", {"tf": "1.13.1", "gpu": "RTX 3090"}, CANNOT, "wrong results", "known_failure"),
-        ("known failure", {"tf": "1.12", "gpu": "RTX 3090"}, UNKNOWN, "later wheels", "known_failure"),
-        ("known failure", {"tf": "1.15", "gpu": "L4"}, UNKNOWN, "on older GPUs, up to 8.6", "known_failure"),
-        ("known failure", {"tf": "1.15", "gpu": "H100"}, UNKNOWN, "on older GPUs, up to 8.6", "known_failure"),
-        ("CUDA and host compiler", {"cuda": "13.4", "host": "gcc-15"}, UNKNOWN, "no table has", "cuda_compiler"),
-        ("cuDNN and GPU", {"cudnn": "9.5.1", "cuda": "12.6", "gpu": "B200"}, UNKNOWN, "does not list B200", "cudnn"),
-        ("driver and GPU", {"driver": "590.44.01", "gpu": "p3"}, CANNOT, "after 580 do not serve V100", "driver_gpu"),
-        ("driver and GPU", {"driver": "580.159.04", "gpu": "p3"}, WORKS, "not older than", "cuda_compiler"),
-        ("driver and GPU", {"driver": "535.54.03", "gpu": "K80"}, CANNOT, "after 470 do not serve K80", "driver_gpu"),
-        ("cuDNN and GPU", {"cudnn": "9.10.2", "cuda": "12.9", "gpu": "B200"}, WORKS, "has kernels for B200", "cudnn"),
-        ("cuDNN and GPU", {"cudnn": "8.5.0", "cuda": "11.7", "gpu": "3.0"}, CANNOT, "no kernels for 3.0", "cudnn"),
-        (
-            "cuDNN and driver",
-            {"cudnn": "7.6.0", "cuda": "9.0", "driver": "384.81"},
-            CANNOT,
-            "needs driver 384.111",
-            "cudnn",
-        ),
-        ("driver and GPU", {"driver": "535", "gpu": "B200"}, UNKNOWN, "whether 535 knows the GPU", "cuda_compiler"),
-        (
-            "driver and GPU",
-            {"driver": "535", "gpu": "H100"},
-            WORKS,
-            "not older than that of the first CUDA",
-            "cuda_compiler",
-        ),
-        (
-            "driver and PTX",
-            {"tf": "2.21", "cuda": "12.5", "driver": "535", "gpu": "B200"},
-            CANNOT,
-            "compile PTX",
-            "cuda_driver",
-        ),
-        ("wheel and glibc", {"tf": "2.21", "glibc": "2.27"}, WORKS, "glibc 2.27", "wheel"),
-        ("wheel and glibc", {"tf": "2.21", "glibc": "2.17"}, CANNOT, "2.17 is older", "wheel"),
-        ("wheel and glibc", {"tf": "2.9", "glibc": "2.17"}, WORKS, "needs glibc 2.17", "wheel"),
+        ("Serving and TensorFlow", "serving 2.18; tf 2.17", CANNOT, "of its own minor version", "serving"),
+        ("CUDA and GPU", "cuda 12.9; gpu p3", WORKS, "V100 of p3 (7.0) among them", "cuda_compiler"),
+        ("CUDA and GPU", "cuda 13.0; gpu V100", CANNOT, "older than all of them", "cuda_compiler"),
+        ("CUDA and GPU", "cuda 8.0; gpu Tesla V100-SXM2-16GB", COSTS, "PTX of an older one", "cuda_compiler"),
+        ("CUDA and GPU", "cuda 12.5; gpu p6-b200", COSTS, "minutes to half an hour", "cuda_compiler"),
+        ("CUDA and GPU", "cuda 11.0; gpu 8.6", WORKS, "machine code of an older GPU", "cuda_compiler"),
+        ("CUDA and GPU", "cuda 14.0; gpu 8.6", UNKNOWN, "no table has the GPUs", None),
+        ("what is built and GPU", "tf 2.18; gpu g5.xlarge", WORKS, "machine code for A10G of g5", "upstream"),
+        ("what is built and GPU", "tf 2.18; gpu p2", CANNOT, "neither machine code nor PTX", "upstream"),
+        ("what is built and GPU", "tf 2.18; gpu 12.0", COSTS, "PTX is compiled at the first start", "upstream"),
+        ("what is built and GPU", "serving 1.7; gpu p3", COSTS, "PTX is compiled", "serving"),
+        ("what is built and GPU", "built_for sm_80,sm_90; gpu 10.0", CANNOT, "neither machine code", None),
+        ("what is built and GPU", "built_for sm_86; gpu 8.0", CANNOT, "neither machine code", None),
+        ("CUDA and what is built", "cuda 12.5; built_for sm_70,compute_90", WORKS, "all that is", "cuda_compiler"),
+        ("CUDA and what is built", "cuda 12.5; built_for sm_35,sm_90,sm_120", CANNOT, "sm_35, sm_120", "cuda_compiler"),
+        ("CUDA and host compiler", "cuda 12.5; compiler gcc-13.2", WORKS, "below 14", "cuda_compiler"),
+        ("CUDA and host compiler", "cuda 12.5; host gcc 14", CANNOT, "refuses GCC 14", "cuda_compiler"),
+        ("CUDA and driver", "cuda 12.5; driver 555.42.06", WORKS, "came with driver 555.42.02", "cuda_driver"),
+        ("CUDA and driver", "cuda 12.5; driver 535", COSTS, "minor-version compatibility", "cuda_driver"),
+        ("CUDA and driver", "cuda 12.5; driver 520.61.05", CANNOT, "needs driver 525", "cuda_minor"),
+        ("CUDA and driver", "cuda 10.2; driver 418.39", CANNOT, "needs driver 440.33", "cuda_driver"),
+        ("cuDNN and CUDA", "cudnn 9.3; cuda 12.5", WORKS, "tested together", "tensorflow"),
+        ("cuDNN and CUDA", "cudnn 7.6.5; cuda 9.1", CANNOT, "does not support", "cudnn"),
+        ("cuDNN and CUDA", "cudnn 9.8; cuda 12.9", WORKS, "are made for each other", "cudnn"),
+        ("cuDNN and CUDA", "cudnn 9.8; cuda 13.0", UNKNOWN, "no table has cuDNN 9.8 and CUDA 13.0", None),
+        ("cuDNN and GPU", "cudnn 9.17; cuda 12.9; gpu V100", CANNOT, "has no kernels for V100", "cudnn"),
+        ("cuDNN and driver", "cudnn 9.17; cuda 13.0; driver 575.57.08", CANNOT, "580.65.06", "cudnn"),
+        ("known failure", "tf 2.18; gpu RTX 5070 Ti", CANNOT, "CUDA_ERROR_INVALID_PTX", "known_failure"),
+        ("known failure", "tf 2.21; cuda 12.5; gpu RTX 5090", CANNOT, "it needs CUDA 12.8 or newer", "known_failure"),
+        ("known failure", "tf 2.14; gpu 12.0", UNKNOWN, "later wheels", "known_failure"),
+        ("known failure", "tf 1.15; gpu A100", CANNOT, "CUBLAS_STATUS_EXECUTION_FAILED", "known_failure"),
+        ("known failure", "tf 1.15; gpu H100", UNKNOWN, "on older GPUs, up to 8.6", "known_failure"),
+        ("CUDA and host compiler", "cuda 13.4; host gcc-15", UNKNOWN, "no table has", "cuda_compiler"),
+        ("cuDNN and GPU", "cudnn 9.5.1; cuda 12.6; gpu B200", UNKNOWN, "does not list B200", "cudnn"),
+        ("driver and GPU", "driver 590.44.01; gpu p3", CANNOT, "after 580 do not serve V100", "driver_gpu"),
+        ("driver and GPU", "driver 580.159.04; gpu p3", WORKS, "not older than", "cuda_compiler"),
+        ("cuDNN and GPU", "cudnn 9.10.2; cuda 12.9; gpu B200", WORKS, "has kernels for B200", "cudnn"),
+        ("cuDNN and GPU", "cudnn 8.5.0; cuda 11.7; gpu 3.0", CANNOT, "no kernels for 3.0", "cudnn"),
+        ("driver and GPU", "driver 535; gpu B200", UNKNOWN, "whether 535 knows the GPU", "cuda_compiler"),
+        ("driver and GPU", "driver 535; gpu H100", WORKS, "not older than that of the first CUDA", "cuda_compiler"),
+        ("driver and PTX", "tf 2.21; cuda 12.5; driver 535; gpu B200", CANNOT, "compile PTX", "cuda_driver"),
+        ("wheel and glibc", "tf 2.21; glibc 2.27", WORKS, "glibc 2.27", "wheel"),
+        ("wheel and glibc", "tf 2.21; glibc 2.17", CANNOT, "2.17 is older", "wheel"),
     ],
 )
-def test_a_rule(rule: str, asked: dict[str, str], verdict: str, reason: str, table: str | None) -> None:
-    result = said(rule, **asked)
+def test_a_rule(rule: str, asked: str, verdict: str, reason: str, table: str | None) -> None:
+    result = said(rule, **dict(part.split(" ", 1) for part in asked.split("; ")))
     assert (result.verdict.value, reason in result.reason) == (verdict, True), result.reason
     assert [row.table for row in result.rows[:1]] == ([table] if table else [])
 
@@ -194,21 +123,6 @@ def test_every_release_works_with_its_tested_versions(row: tables.Row) -> None:
 def test_no_release_of_serving_is_refused_with_its_own_versions(row: tables.Row) -> None:
     asked = {"serving": row["last"], **{name: row[name] for name in ("cuda", "cudnn", "bazel")}}
     assert judge_combination(combination_from_options(asked), suggest=False).verdict in {Verdict.WORKS, Verdict.COSTS}
-
-
-def test_the_p3_case() -> None:
-    asked = {
-        "serving": "1.12",
-        "tf": "1.12",
-        "cuda": "9.0",
-        "cudnn": "7",
-        "gpu": "p3",
-        "compiler": "gcc-4.8",
-        "bazel": "0.15.0",
-    }
-    answer = judge_combination(combination_from_options(asked))
-    assert answer.verdict is Verdict.WORKS
-    assert answer.variants[:2] == ("cuda_compiler_version:", '  - "9.0"')
 
 
 def test_the_worst_finding_decides() -> None:
@@ -258,11 +172,6 @@ def test_parts_that_only_a_release_connects_are_unknown_without_one() -> None:
     )
 
 
-def test_a_c_library_and_a_driver_need_no_release() -> None:
-    asked = {"cuda": "13.2", "driver": "580.159.04", "glibc": "2.39", "gpu": "H200"}
-    assert judge_combination(combination_from_options(asked)).verdict is Verdict.COSTS
-
-
 def test_a_gpu_that_no_table_knows_stays_unknown() -> None:
     assert {
         item.verdict for item in judge_combination(combination_from_options({"tf": "2.20", "gpu": "99.9"})).findings
@@ -279,11 +188,8 @@ def test_a_gpu_that_is_nearly_one_is_asked_back() -> None:
     ("name", "hint"),
     [
         ("p6", "did you mean 'p6-b200' or 'p6-b300'?"),
-        ("RTX 309", "did you mean 'RTX 3090'?"),
         ("A4000", "did you mean 'RTX A4000'?"),
         ("MI300X", "only NVIDIA's GPUs have one"),
-        ("g4ad.xlarge", "only NVIDIA's GPUs have one"),
-        ("Radeon RX 7900", "only NVIDIA's GPUs have one"),
     ],
 )
 def test_an_unknown_gpu_is_not_taken_for_one_of_another_maker(name: str, hint: str) -> None:
@@ -305,10 +211,6 @@ def test_a_gpu_on_which_every_wheel_fails_is_served_by_a_build_with_another_cuda
         if item.rule == "releases"
     ]
     assert release.reason.startswith("TensorFlow 2.21.0 accepts it when it is built with CUDA 12.9")
-
-
-def test_of_nothing_nothing_is_said() -> None:
-    assert judge_combination(combination_from_options({})).findings == ()
 
 
 def test_a_single_release_yields_its_tested_versions() -> None:
@@ -339,21 +241,12 @@ def test_a_processor_without_avx_runs_no_wheel() -> None:
 @pytest.mark.parametrize(
     ("name", "capability"),
     [
-        ("p3.16xlarge", "7.0"),
-        ("sm_90a", "9.0"),
         ("compute_120", "12.0"),
-        ("8.6", "8.6"),
-        ("NVIDIA H200", "9.0"),
         ("p6-b200.48xlarge", "10.0"),
         ("NVIDIA A100-SXM4-40GB", "8.0"),
-        ("nvidia l40s", "8.9"),
-        ("NVIDIA L4", "8.9"),
         ("NVIDIA GeForce RTX 5080", "12.0"),
         ("RTX5090", "12.0"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "12.0"),
-        ("NVIDIA Jetson AGX Orin", "8.7"),
-        ("Jetson T5000", "11.0"),
-        ("p6-b300.48xlarge", "10.3"),
     ],
 )
 def test_a_gpu_by_any_name(name: str, capability: str) -> None:

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from kiln.base.errors import ProvenanceBroken, UsageError
 from kiln.conda.provenance import bundles
 from kiln.conda.provenance import check as provenance_check
-from kiln.conda.provenance.check import PublicKey, TrustedSigner
+from kiln.conda.provenance.check import ListedAttestation, PublicKey, TrustedSigner, package_attestations
 from kiln.conda.provenance.signing import PrivateKey
 from tests import fake_sigstore
 from tests.fake_sigstore import COMMIT, GITHUB, WORKFLOW, FakeSigstore
@@ -413,3 +413,62 @@ def test_a_predicate_without_the_parts_of_a_record_is_refused(internal: Any) -> 
     predicate = {"buildDefinition": {"internalParameters": internal, "externalParameters": {}}}
     with pytest.raises(ProvenanceBroken, match="is incomplete"):
         bundles.record_from_predicate(predicate, FILE, SHA256)
+
+
+NAME, STRANGER_NAME = f"the key {KEY.public.name}", f"the key {STRANGER.public.name}"
+
+
+def all_listed(*values: Any, signers: list[TrustedSigner]) -> tuple[ListedAttestation, ...]:
+    data = json.dumps([value if isinstance(value, dict) else json.loads(value) for value in values]).encode()
+    return package_attestations(data, file=FILE, sha256=SHA256, channel=CHANNEL, signers=signers)
+
+
+def test_each_attestation_has_its_signer() -> None:
+    values = (
+        KEY.sign_statement(PUBLISH),
+        STRANGER.sign_statement(PUBLISH),
+        KEY.sign_statement(MADE),
+        STRANGER.sign_statement(MADE),
+    )
+    one = all_listed(*values, signers=[TrustedSigner(key=KEY.public)])
+    assert [(item.signer, item.verified) for item in one] == [(NAME, True), (STRANGER_NAME, False)] * 2
+    assert one[0].description(4) == f"attestation 1 of 4: published to {CHANNEL}, signed by {NAME}"
+    assert one[3].description(4) == f"attestation 4 of 4: how it was built, not verified; it names {STRANGER_NAME}"
+    both = all_listed(*values, signers=[TrustedSigner(key=KEY.public), TrustedSigner(key=STRANGER.public)])
+    assert [(item.signer, item.verified) for item in both] == [(NAME, True), (STRANGER_NAME, True)] * 2
+
+
+def test_a_key_that_is_named_and_has_not_signed_is_a_claim() -> None:
+    forged = json.loads(STRANGER.sign_statement(PUBLISH))
+    forged["verificationMaterial"]["publicKey"]["hint"] = KEY.public.name
+    (item,) = all_listed(forged, signers=[TrustedSigner(key=KEY.public)])
+    assert (item.signer, item.verified) == (NAME, False)
+    assert "not verified; it names" in item.description(1)
+
+
+@pytest.mark.processes
+def test_several_identities_are_told_apart() -> None:
+    second = "https://github.com/other/feedstock/.github/workflows/publish.yml@refs/heads/main"
+    values = (
+        SIGSTORE.bundle(PUBLISH),
+        SIGSTORE.bundle(PUBLISH, identity=second),
+        OTHER.bundle(PUBLISH),
+        KEY.sign_statement(MADE),
+    )
+    items = all_listed(*values, signers=[IDENTITY, TrustedSigner(identity=second, issuer=GITHUB, root=ROOT)])
+    assert [(item.signer, item.verified) for item in items] == [
+        (f"{WORKFLOW} ({GITHUB})", True),
+        (f"{second} ({GITHUB})", True),
+        (f"the identity {WORKFLOW}", False),
+        (NAME, False),
+    ]
+    anybody = all_listed(*values, signers=[TrustedSigner(root=ROOT)])
+    assert [item.verified for item in anybody] == [True, True, False, False]
+
+
+def test_invalid_attestations_and_those_of_other_packages_say_why() -> None:
+    other = KEY.sign_statement(bundles.publication_statement("other-1-0.conda", SHA256, CHANNEL))
+    first, second = all_listed({"junk": 1}, other, signers=[TrustedSigner(key=KEY.public)])
+    assert (first.verified, second.verified) == (False, False)
+    assert first.description(2) == "attestation 1 of 2: invalid, it is not a Sigstore bundle of a known version"
+    assert second.description(2) == f"attestation 2 of 2: invalid, it is about other-1-0.conda, not {FILE}"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base.errors import NotWritable
-from kiln.conda.index import read_index_entry
-from kiln.publish import transaction
 from kiln.publish.stores.folder import FolderStore
-from kiln.publish.stores.target import StoreTarget
-from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,14 +50,3 @@ def test_kilns_folder_in_a_channel_must_not_be_a_link(tmp_path: Path, name: str)
     with pytest.raises(NotWritable, match="is a link"), FolderStore(root=channel).exclusive_lock():
         pass
     assert list(elsewhere.iterdir()) == []
-
-
-def test_a_package_of_a_custom_subdir_is_published_and_found(tmp_path: Path) -> None:
-    package = release_package(tmp_path / "built", "own", subdir="linux-own")
-    store = FolderStore(root=tmp_path / "channel")
-    entries = [read_index_entry(package)]
-    transaction.publish(StoreTarget(store=store), [package], entries, lambda _: None, None)
-    assert "linux-own" in store.subdirs()
-    assert list(store.package_sizes("linux-own")) == [package.name]
-    index = json.loads((tmp_path / "channel" / "linux-own" / "repodata.json").read_text())
-    assert list(index["packages.conda"]) == [package.name]
