@@ -58,10 +58,6 @@ def require_memory_and_disk(
 
     Those without earlier builds are estimated by the first config of the run.
     Compile caches that the run does not use are removed when the disk is full.
-
-    Raises:
-        OutOfMemory: with the largest config.
-        DiskFull: with the needed and the free space.
     """
     options = run_inputs.options
     peaks = ledger.last_build_peak_memory_by_config(rehearsal=options.build.rehearsal)
@@ -132,11 +128,7 @@ def look_up_run_inputs(
     resources: MachineResources,
     on_line: Callable[[str], None] | None,
 ) -> RunInputs:
-    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.
-
-    Raises:
-        KilnError: see `kiln.run.plan.make_run_plan`.
-    """
+    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched."""
     share = checks.divide_resources_among_jobs(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = config_file.read_configs(feedstock, options.configs)
     if options.build.from_step is not None:
@@ -233,9 +225,6 @@ def check_recipe(
     """Refuse what cannot be built before anything is; return notes, and the rendering of the first config.
 
     The notes are on a stale matrix, on variables that are not set, and on settings without effect.
-
-    Raises:
-        KilnError: see `make_run_plan`.
     """
     own_engine = options.build.engine == OWN_ENGINE
     stagings = recipe_checks.check_keys_and_find_stagings(feedstock)
@@ -367,11 +356,6 @@ def make_run_plan(
     """Plan which configs to build, where and with which inputs; find the finished ones.
 
     ``on_line`` gets the progress of images that are fetched.
-
-    Raises:
-        KilnError: UnknownConfig, UsageError and OutOfMemory when the machine has less than requested,
-            IncompatibleVersions for a config that cannot work, DiskFull, DownloadFailed for an image that cannot be
-            fetched, MissingTool for an engine.
     """
     resources = MachineResources.of_this_machine()
     run_inputs = look_up_run_inputs(feedstock, options, machine, resources, on_line)
@@ -419,11 +403,7 @@ def make_run_plan(
 
 
 def _job_by_config(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
-    """Return the jobs of configs, with the engine and the options that it needs here, tried with one of their images.
-
-    Raises:
-        ContainerFault: when it refuses for an unknown reason.
-    """
+    """Return the jobs of configs, with the engine and the options that it needs here, tried with one image."""
     engine, engine_data = run_inputs.engine, None
     if engine is not None and configs and run_inputs.options.fetch:
         place = run_inputs.places[configs[0].name]

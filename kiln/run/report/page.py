@@ -137,7 +137,6 @@ def short_duration(seconds: float) -> str:
 
 
 def _reason_text(text: str) -> str:
-    """Return a reason of several lines, escaped and of limited length."""
     lines = [
         unindented_terminal_line(line.expandtabs(4))
         if not line[:1].isspace()
