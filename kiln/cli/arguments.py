@@ -261,10 +261,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "conda-forge's builds do (default: %(default)s)",
     )
     parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=parse_size,
-        help="limit the memory of each config: 16GB (default: a share)",
+        "--memory", metavar="SIZE", type=parse_size, help="limit the memory of each config: 16GB (default: a share)"
     )
     parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
     parser.add_argument(
@@ -289,10 +286,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="use downloaded files from this folder: archives of sources, and files that Bazel would download",
     )
     parser.add_argument(
-        "--mirror",
-        metavar="URL",
-        type=parse_mirror_url,
-        help="try this mirror of sources first, as URL/HOST/PATH",
+        "--mirror", metavar="URL", type=parse_mirror_url, help="try this mirror of sources first, as URL/HOST/PATH"
     )
     parser.add_argument(
         "--stall",

@@ -307,10 +307,7 @@ def failed_run_error(
     for name, (flag, default) in REPEATED.items():
         value = getattr(options, name)
         repeated += [] if value == default else [flag, value]
-    commands = [
-        (*program, "--failed", *repeated),
-        *((*program, name, "--debug", *repeated) for name in debugged[:1]),
-    ]
+    commands = [(*program, "--failed", *repeated), *((*program, name, "--debug", *repeated) for name in debugged[:1])]
     hint = "\n       ".join(map(shlex.join, commands))
     return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 

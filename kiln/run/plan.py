@@ -23,12 +23,7 @@ from kiln.recipe import render
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.recipe.variants.files import compile_group
 from kiln.run import checks, images, recipe_checks, simulation
-from kiln.run.checks import (
-    LEAST_DISK,
-    estimated_disk_use,
-    least_disk_of_config,
-    require_memory_of_earlier_builds,
-)
+from kiln.run.checks import LEAST_DISK, estimated_disk_use, least_disk_of_config, require_memory_of_earlier_builds
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store import cache
 from kiln.state.store.compile_cache import compile_cache_name
@@ -48,11 +43,7 @@ if TYPE_CHECKING:
 
 
 def require_memory_and_disk(
-    configs: tuple[str, ...],
-    run_inputs: RunInputs,
-    *,
-    ledger: Ledger,
-    layout: ArtifactLayout,
+    configs: tuple[str, ...], run_inputs: RunInputs, *, ledger: Ledger, layout: ArtifactLayout
 ) -> int:
     """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
 
@@ -174,13 +165,7 @@ def look_up_run_inputs(
         values_digest=values,
         caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
-        notes=(
-            *notes_on_recipe,
-            *choice.notes,
-            *notes,
-            *notes_on_rehearsals,
-            *notes_on_packages,
-        ),
+        notes=(*notes_on_recipe, *choice.notes, *notes, *notes_on_rehearsals, *notes_on_packages),
     )
 
 
