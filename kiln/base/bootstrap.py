@@ -23,6 +23,8 @@ from kiln.base.environment import (
     FOLDER,
     LOCK,
     MARKER,
+    PROGRAM,
+    PROGRAM_TEXT,
     RUN,
     base_python,
     environment_python,
@@ -38,7 +40,6 @@ from kiln.base.environment import (
 from kiln.base.errors import DownloadFailed, Interrupted, KilnError, MissingTool, NotWritable, UnsupportedPython
 from kiln.base.system import files as system_files
 from kiln.base.system import processes, user
-from kiln.base.system.venv import PROGRAM, PROGRAM_TEXT, ROOT_FROM_PACKAGES, site_packages
 
 if TYPE_CHECKING:
     import subprocess
@@ -265,7 +266,7 @@ def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: boo
         if COLLECTIONS in job.locks:
             _install_ansible_collections(job)
         # relative, because a path file is read in the locale's encoding
-        (site_packages(folder) / _PATH_FILE).write_bytes(f"{ROOT_FROM_PACKAGES}\n".encode())
+        (_site_packages(folder) / _PATH_FILE).write_bytes(b"../../../..\n")
         # the program ``kiln``, which can be started from anywhere, also through a link
         (folder / PROGRAM).write_bytes(PROGRAM_TEXT.encode())
         (folder / PROGRAM).chmod(0o755)
@@ -336,7 +337,7 @@ def _install_ansible_collections(job: _EnvironmentSetup) -> None:
     if code:
         raise_pip_error(tail, job.clone_root)
     for wheel in scratch.iterdir():
-        unpack_collections(wheel, site_packages(job.folder))
+        unpack_collections(wheel, _site_packages(job.folder))
     shutil.rmtree(scratch)
 
 
@@ -350,9 +351,13 @@ def unpack_collections(wheel: Path, site_packages: Path) -> None:
         archive.extractall(site_packages, members)
 
 
+def _site_packages(folder: Path) -> Path:
+    return next(folder.glob("lib/*/site-packages"))
+
+
 def _pip_command(folder: Path) -> list[str]:
     """Return the command of the environment's own pip, or of this Python's if it has none (without ensurepip)."""
-    if (site_packages(folder) / "pip").is_dir():
+    if (_site_packages(folder) / "pip").is_dir():
         return [str(environment_python(folder)), "-I", "-m", "pip"]
     return [sys.executable, "-I", "-m", "pip", "--python", str(environment_python(folder))]
 
@@ -365,7 +370,6 @@ def _report_installing(say: Say, line: str) -> None:
 
 
 def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
-    """Run one step; return its exit code and the end of its output."""
     return run_step_process(arguments, env=setup_step_environment(os.environ), lock=job.lock, on_line=on_line)
 
 
@@ -434,7 +438,7 @@ def _unconditional_requirements(root: Path, lock: str) -> set[str]:
 def _installed_distributions(folder: Path) -> set[str]:
     from importlib.metadata import distributions
 
-    installed = distributions(path=[str(site_packages(folder))])
+    installed = distributions(path=[str(_site_packages(folder))])
     return {
         f"{re.sub(r'[-_.]+', '-', distribution.metadata['Name']).lower()}=={distribution.version}"
         for distribution in installed

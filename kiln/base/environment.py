@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch, MissingTool, NotWritable
-from kiln.base.system.venv import PYTHON
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,6 +102,13 @@ def _last_output_lines(tail: str, max_lines: int = 5, max_length: int = 300) -> 
 RUN, TEST, FLEET = "run.txt", "test.txt", "fleet.txt"
 COLLECTIONS = "collections.txt"  # not installed with pip: part of its only wheel is unpacked
 FOLDER, FLEET_FOLDER = ".venv", ".venv-fleet"
+PYTHON, PROGRAM = Path("bin", "python"), Path("bin", "kiln")
+# Without -I, Python would import a folder kiln of the current directory, which may be another's checkout.
+PROGRAM_TEXT = """\
+#!/bin/sh
+here=$(dirname "$(readlink -f "$0")")
+exec "$here/python" -I -m kiln "$@"
+"""
 MARKER = "kiln-environment.json"
 LOCK = "kiln-environment.lock"
 

@@ -26,13 +26,7 @@ class KilnError(Exception):
     exit_code: ClassVar[int]
 
     def __init__(
-        self,
-        what: str,
-        *,
-        at: Place | None = None,
-        why: str = "",
-        hint: str = "",
-        others: Iterable[KilnError] = (),
+        self, what: str, *, at: Place | None = None, why: str = "", hint: str = "", others: Iterable[KilnError] = ()
     ) -> None:
         super().__init__(masked(what))
         self.what = masked(what)

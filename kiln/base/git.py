@@ -66,11 +66,7 @@ def command(
 
 
 def run(
-    folder: Path,
-    *arguments: str,
-    env: Mapping[str, str],
-    repository: Path | None = None,
-    timeout: float = SECONDS,
+    folder: Path, *arguments: str, env: Mapping[str, str], repository: Path | None = None, timeout: float = SECONDS
 ) -> ProcessResult:
     """Run git in a folder, and return its result; see `command` for what it raises."""
     words, environment = command(folder, *arguments, env=env, repository=repository)

@@ -100,7 +100,6 @@ def _remove_unless_locked(folder: Path) -> None:
 
 
 def _try_acquire(descriptor: int) -> bool:
-    """Return whether a lock can be acquired at once, and hold it then."""
     try:
         acquire_lock(descriptor, wait=False)
     except OSError:

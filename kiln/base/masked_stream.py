@@ -127,7 +127,6 @@ class MaskedLineStream:
         return beginning
 
     def _feed_line(self, line: str) -> list[str]:
-        """Add a whole line, and return the lines that are complete."""
         if self._own and line.startswith(self._own):
             return [*self._release_masked_lines(len(self._buffer)), line]
         self._buffer.append(line)

@@ -46,11 +46,7 @@ class Process:
 
 
 def parse_proc_stat(stat: str) -> Process:
-    """Return the process of a ``/proc/PID/stat``; the name in brackets may contain anything.
-
-    Raises:
-        ValueError, IndexError: when it is incomplete.
-    """
+    """Return the process of a ``/proc/PID/stat``; the name in brackets may contain anything."""
     pid, _, rest = stat.partition(" (")
     name, _, after = rest.rpartition(") ")
     fields = after.split()

@@ -220,7 +220,6 @@ class CommandStepsView:
 
     @contextlib.contextmanager
     def _spinner_or_title(self, title: str) -> Iterator[Status | None]:
-        """Show a spinner on a terminal; elsewhere print the title."""
         if not self._animated:
             self._print_line(f"- {title}")
             yield None

@@ -41,11 +41,7 @@ def parse_minutes_as_seconds(text: str) -> float:
 
 
 def parse_folder_path(text: str) -> Path:
-    """Return the absolute path of a folder that may be made later.
-
-    Raises:
-        UsageError: when it is something else than a folder.
-    """
+    """Return the absolute path of a folder that may be made later."""
     path = Path(text).absolute()
     if not text or (path.exists() and not path.is_dir()):
         raise UsageError(f"not a folder: {text!r}", hint="--compile-cache FOLDER")
@@ -180,108 +176,12 @@ def add_attestation_arguments(parser: argparse.ArgumentParser, *, of_a_channel: 
 
 
 def trusted_attestation_signers(options: argparse.Namespace, texts: Sequence[str]) -> tuple[TrustedSigner, ...]:
-    """Return the signers of these names.
-
-    Raises:
-        UsageError: when one is neither an identity nor a key.
-    """
+    """Return the signers of these names."""
     from kiln.conda.provenance.check import TrustedSigner
 
     return tuple(
         TrustedSigner.parse(text, issuer=options.attestation_issuer, root=options.trusted_root) for text in texts
     )
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of ``kiln build``."""
-    add_config_selection_arguments(parser)
-    parser.add_argument(
-        "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
-    )
-    parser.add_argument("--rebuild", action="store_true", help="rebuild configs that are already finished")
-    _add_step_arguments(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the configs to build, in order, and exit")
-    parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
-    _add_executor_arguments(parser)
-    _add_compile_arguments(parser)
-    _add_budget_and_handover_arguments(parser)
-    _add_rehearsal_arguments(parser)
-    _add_output_arguments(parser)
-
-
-def _add_output_arguments(parser: argparse.ArgumentParser) -> None:
-    amount = parser.add_mutually_exclusive_group()
-    amount.add_argument(
-        "-v",
-        "--verbose",
-        dest="verbosity",
-        action="store_const",
-        const="verbose",
-        default="normal",
-        help="print the output of all steps, too, instead of the live view",
-    )
-    amount.add_argument(
-        "-q",
-        "--quiet",
-        dest="verbosity",
-        action="store_const",
-        const="quiet",
-        help="print failures and the last line alone, instead of the live view",
-    )
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    parser.add_argument(
-        "--junit", metavar="FILE", type=Path, help="write the report to this file as JUnit's XML, for a CI"
-    )
-
-
-def _add_step_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--from-step",
-        metavar="STEP",
-        help="run this step and all later ones again, and reuse the results of earlier steps; the log has the names of "
-        "the steps: 'compile', 'build NAME', 'test NAME'",
-    )
-    parser.add_argument(
-        "--debug",
-        dest="shell",
-        action="store_true",
-        help="open a shell where a build script of the config runs, with its environments, sources and compiled files",
-    )
-    parser.add_argument(
-        "--output-id",
-        metavar="GLOB",
-        help="with --debug: select the output whose script to debug (default: the recipe's top-level script, or the "
-        "only output's)",
-    )
-
-
-def _add_executor_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        choices=("rattler-build", "conda-build", "mambabuild"),
-        default="rattler-build",
-        help="build with this tool (default: %(default)s); the image or this machine must have it",
-    )
-    parser.add_argument(
-        "--container",
-        choices=("docker", "podman", "none"),
-        help="build in containers of this engine; 'none' builds on this machine, where scripts have all of your "
-        "permissions (default: the first engine that works, else none)",
-    )
-    parser.add_argument(
-        "--network",
-        choices=("granted", "always"),
-        default="granted",
-        help="give network access in containers to the scripts that the recipe grants it, or to all scripts, as "
-        "conda-forge's builds do (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--memory",
-        metavar="SIZE",
-        type=parse_size,
-        help="limit the memory of each config: 16GB (default: a share)",
-    )
-    parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
 
 
 def add_remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
@@ -314,7 +214,56 @@ def add_remote_executor_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``kiln build``."""
+    add_config_selection_arguments(parser)
+    parser.add_argument(
+        "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
+    )
+    parser.add_argument("--rebuild", action="store_true", help="rebuild configs that are already finished")
+    parser.add_argument(
+        "--from-step",
+        metavar="STEP",
+        help="run this step and all later ones again, and reuse the results of earlier steps; the log has the names of "
+        "the steps: 'compile', 'build NAME', 'test NAME'",
+    )
+    parser.add_argument(
+        "--debug",
+        dest="shell",
+        action="store_true",
+        help="open a shell where a build script of the config runs, with its environments, sources and compiled files",
+    )
+    parser.add_argument(
+        "--output-id",
+        metavar="GLOB",
+        help="with --debug: select the output whose script to debug (default: the recipe's top-level script, or the "
+        "only output's)",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the configs to build, in order, and exit")
+    parser.add_argument("--keep-failed", action="store_true", help="keep the work folder of a failed step")
+    parser.add_argument(
+        "--engine",
+        choices=("rattler-build", "conda-build", "mambabuild"),
+        default="rattler-build",
+        help="build with this tool (default: %(default)s); the image or this machine must have it",
+    )
+    parser.add_argument(
+        "--container",
+        choices=("docker", "podman", "none"),
+        help="build in containers of this engine; 'none' builds on this machine, where scripts have all of your "
+        "permissions (default: the first engine that works, else none)",
+    )
+    parser.add_argument(
+        "--network",
+        choices=("granted", "always"),
+        default="granted",
+        help="give network access in containers to the scripts that the recipe grants it, or to all scripts, as "
+        "conda-forge's builds do (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--memory", metavar="SIZE", type=parse_size, help="limit the memory of each config: 16GB (default: a share)"
+    )
+    parser.add_argument("--cores", metavar="N", type=int, help="limit the cores of each config (default: a share)")
     parser.add_argument(
         "--remote-cache",
         metavar="URL",
@@ -337,10 +286,7 @@ def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
         help="use downloaded files from this folder: archives of sources, and files that Bazel would download",
     )
     parser.add_argument(
-        "--mirror",
-        metavar="URL",
-        type=parse_mirror_url,
-        help="try this mirror of sources first, as URL/HOST/PATH",
+        "--mirror", metavar="URL", type=parse_mirror_url, help="try this mirror of sources first, as URL/HOST/PATH"
     )
     parser.add_argument(
         "--stall",
@@ -357,9 +303,6 @@ def _add_compile_arguments(parser: argparse.ArgumentParser) -> None:
         default="200GB",
         help="limit the disk space of the compile caches (default: %(default)s)",
     )
-
-
-def _add_budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--budget",
         metavar="TIME",
@@ -387,9 +330,6 @@ def _add_budget_and_handover_arguments(parser: argparse.ArgumentParser) -> None:
         default="20GB",
         help="limit the unpacked size of what is handed on (default: %(default)s)",
     )
-
-
-def _add_rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearse",
         dest="rehearsal",
@@ -413,4 +353,26 @@ def _add_rehearsal_arguments(parser: argparse.ArgumentParser) -> None:
         default="conda-forge",
         help="download a Python that this machine lacks for a rehearsal from this conda channel; 'none' downloads "
         "none (default: %(default)s)",
+    )
+    amount = parser.add_mutually_exclusive_group()
+    amount.add_argument(
+        "-v",
+        "--verbose",
+        dest="verbosity",
+        action="store_const",
+        const="verbose",
+        default="normal",
+        help="print the output of all steps, too, instead of the live view",
+    )
+    amount.add_argument(
+        "-q",
+        "--quiet",
+        dest="verbosity",
+        action="store_const",
+        const="quiet",
+        help="print failures and the last line alone, instead of the live view",
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    parser.add_argument(
+        "--junit", metavar="FILE", type=Path, help="write the report to this file as JUnit's XML, for a CI"
     )

@@ -35,11 +35,7 @@ NOT_RESUMABLE = (
 def requested_job_chain(
     feedstock: Feedstock, options: argparse.Namespace, configs: Sequence[str]
 ) -> ContinuedBuild | None:
-    """Return the chain of --handover, None without it.
-
-    Raises:
-        UsageError: when these options exclude others, or more than one config is selected.
-    """
+    """Return the chain of --handover, None without it."""
     for flag, excluded in (
         ("--rehearse", options.rehearsal),
         (f"--engine {options.engine}", options.engine != "rattler-build"),
@@ -253,11 +249,7 @@ TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")
 
 
 def run_debug_shell(options: argparse.Namespace, feedstock: Feedstock) -> int:
-    """Prepare an output's build and open the shell; return the shell's exit code.
-
-    Raises:
-        UsageError: if the options select more or less than one config.
-    """
+    """Prepare an output's build and open the shell; return the shell's exit code."""
     import dataclasses
 
     from kiln.base import process_table

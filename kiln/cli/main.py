@@ -177,11 +177,7 @@ def top_parser() -> Parser:
 
 
 def dispatch(arguments: Sequence[str]) -> int:
-    """Parse the command line and run its command.
-
-    Raises:
-        KilnError: raised by the command.
-    """
+    """Parse the command line and run its command."""
     top = top_parser().parse_args(arguments or ["--help"])
     root = top.root.absolute()
     try:
@@ -225,11 +221,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def as_kiln_error(error: BaseException) -> KilnError:
-    """Return an exception as a KilnError.
-
-    Raises:
-        BaseException: if it is a bug in kiln.
-    """
+    """Return an exception as a KilnError."""
     match error:
         case KilnError():
             return error
@@ -252,11 +244,7 @@ def print_error(error: KilnError) -> int:
 
 
 def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
-    """Return a missing dependency as a KilnError.
-
-    Raises:
-        ModuleNotFoundError: if the missing module is kiln's own.
-    """
+    """Return a missing dependency as a KilnError."""
     if (error.name or "").split(".")[0] == "kiln":
         raise error
     return MissingTool(
@@ -319,10 +307,7 @@ def failed_run_error(
     for name, (flag, default) in REPEATED.items():
         value = getattr(options, name)
         repeated += [] if value == default else [flag, value]
-    commands = [
-        (*program, "--failed", *repeated),
-        *((*program, name, "--debug", *repeated) for name in debugged[:1]),
-    ]
+    commands = [(*program, "--failed", *repeated), *((*program, name, "--debug", *repeated) for name in debugged[:1])]
     hint = "\n       ".join(map(shlex.join, commands))
     return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
 
@@ -352,5 +337,4 @@ def kiln_command_words() -> tuple[str, ...]:
 
 
 def _relative_to_current_folder(path: Path) -> str:
-    """Return a path, relative to the current folder if it is there."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

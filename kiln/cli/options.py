@@ -136,10 +136,6 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     """Return the configs to build: the named ones, all, the failed ones, or one picked by the user.
 
     The default of a rehearsal is the only config, or the CPU config of the machine's Python.
-
-    Raises:
-        UnknownConfig: if no config matches.
-        UsageError: if several configs match and stdin is not a terminal.
     """
     names = matching_configs(feedstock, options)
     if options.configs and not options.failed:
@@ -177,11 +173,7 @@ def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) ->
 
 
 def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple[str, ...]:
-    """Return the names of the named configs, or of all configs, that match the filter.
-
-    Raises:
-        UnknownConfig: if the config does not exist.
-    """
+    """Return the names of the named configs, or of all configs, that match the filter."""
     requested = dict.fromkeys(name.removesuffix(".yaml").removeprefix(".ci_support/") for name in options.configs)
     names = requested or feedstock.config_names
     matching = tuple(fnmatch.filter(names, options.filter or "*"))
@@ -207,11 +199,7 @@ def default_menu_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
 
 
 def prompt_for_config(names: tuple[str, ...], default: str) -> str:
-    """Ask the user to pick a config by its number; an empty line picks the default.
-
-    Raises:
-        UsageError: if the answer is not one of the numbers.
-    """
+    """Ask the user to pick a config by its number; an empty line picks the default."""
     selected = names.index(default) + 1
     print("config not selected, please choose from the following:\n", file=sys.stderr)
     for number, name in enumerate(names, 1):

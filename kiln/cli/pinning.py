@@ -53,10 +53,6 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     """Return the result of bounded work with the variant file of the pinning; None for a feedstock that needs none.
 
     The question whether one is needed and the work share a process, and what it has read, where none has to be fetched.
-
-    Raises:
-        PinningNeeded: keys have no value without a pinning, and none can be fetched; it lists them.
-        UsageError: the given file does not exist.
     """
     from kiln.base import limits  # and no package that the work needs: this process only waits for it
 
@@ -88,12 +84,7 @@ def unfetched_pinning_notes(root: Path, error: PinningNeeded) -> list[str]:
 
 
 def pinning_file_by_name(name: str, channel: str = DEFAULT_CHANNEL) -> Path:
-    """Return the variant file of a pinning that is given by its file, its folder or its version in a channel.
-
-    Raises:
-        UsageError: the file does not exist.
-        PinningNeeded: the version cannot be fetched.
-    """
+    """Return the variant file of a pinning that is given by its file, its folder or its version in a channel."""
     from kiln.feedstock import pinning as feedstock_pinning
 
     path = Path(name).absolute()

@@ -123,12 +123,7 @@ def run_log(options: argparse.Namespace, root: Path) -> int:
 
 
 def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:
-    """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run.
-
-    Raises:
-        UsageError: the run does not exist, or it has no log.
-        UnknownConfig: no run has the config.
-    """
+    """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run."""
     from kiln.state.store.layout import ArtifactLayout
 
     reports = (recorded_run(feedstock, number),)
@@ -292,11 +287,7 @@ def run_report(options: argparse.Namespace, root: Path) -> int:
 def write_page_and_index(
     feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path
 ) -> None:
-    """Write the page of a run, and with a page in ``folder`` its index of all runs.
-
-    Raises:
-        DiskFull: if the disk is full; nothing is written then.
-    """
+    """Write the page of a run, and with a page in ``folder`` its index of all runs."""
     from kiln.base import files
     from kiln.run.report import page as report_page
 
@@ -312,11 +303,7 @@ def write_page_and_index(
 
 
 def write_junit(matrix_report: MatrixReport, path: Path) -> None:
-    """Write a run as JUnit's XML.
-
-    Raises:
-        DiskFull: if the disk is full; nothing is written then.
-    """
+    """Write a run as JUnit's XML."""
     from kiln.base import files
     from kiln.run.report.text import as_junit
 
@@ -324,11 +311,7 @@ def write_junit(matrix_report: MatrixReport, path: Path) -> None:
 
 
 def recorded_run(feedstock: Feedstock, number: int | None) -> MatrixReport:
-    """Return a run from the ledger, the latest one by default.
-
-    Raises:
-        UsageError: if the run does not exist.
-    """
+    """Return a run from the ledger, the latest one by default."""
     from kiln.state.ledger.ledger import Ledger
     from kiln.state.store.layout import ArtifactLayout
 

@@ -92,12 +92,7 @@ MARGIN = 1.25  # over a config's earlier use
 def divide_resources_among_jobs(
     resources: MachineResources, *, jobs: int, cores: int | None, memory: int | None
 ) -> MachineResources:
-    """Divide a machine among jobs, and return the part of each; ``cores`` and ``memory`` are requested for each.
-
-    Raises:
-        UsageError: when there are more jobs than cores, or zero of something is requested.
-        OutOfMemory: when the jobs' memory exceeds the machine's.
-    """
+    """Divide a machine among jobs, and return the part of each; ``cores`` and ``memory`` are requested for each."""
     if jobs < 1:
         raise UsageError(f"invalid number of jobs: -j {jobs}", hint="-j 1")
     if cores is not None and cores < 1:
@@ -127,11 +122,7 @@ def divide_resources_among_jobs(
 
 
 def require_memory_of_earlier_builds(peaks: Mapping[str, int], share: MachineResources, *, jobs: int) -> None:
-    """Refuse configs that used more memory before than each job may use now.
-
-    Raises:
-        OutOfMemory: with the largest of them.
-    """
+    """Refuse configs that used more memory before than each job may use now."""
     config, peak = max(peaks.items(), key=lambda item: item[1], default=("", 0))
     if peak > share.memory:
         raise OutOfMemory(
@@ -159,11 +150,7 @@ def estimated_disk_use(used: Mapping[str, int], configs: tuple[str, ...], *, job
 def require_buildable_platforms(
     feedstock: Feedstock, configs: Iterable[BuildConfig], *, rehearsal: bool, containers: bool = True
 ) -> None:
-    """Refuse configs that this machine cannot build; without ``containers`` it builds on the host alone.
-
-    Raises:
-        UnsupportedPlatform: for each of them.
-    """
+    """Refuse configs that this machine cannot build; without ``containers`` it builds on the host alone."""
     raise_all(list(_platform_errors(feedstock, tuple(configs), rehearsal=rehearsal, containers=containers).values()))
 
 
@@ -263,7 +250,6 @@ def _config_platform_error(
 
 
 def _emulation_hint(target: str) -> str:
-    """Return what an emulated build needs, to be tried next."""
     if emulation.can_run_platform(target, in_container=True):
         return "; or emulate it in a container (docker or podman)"
     return (

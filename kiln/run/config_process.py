@@ -192,11 +192,7 @@ class ConfigBuild:
                 kill_orphans_in_folder(folder)
 
     def hold_config_lock(self) -> AbstractContextManager[None]:
-        """Hold the config's lock, and wait for the processes of a killed run to end.
-
-        Raises:
-            AlreadyRunning: when another run builds the config.
-        """
+        """Hold the config's lock, and wait for the processes of a killed run to end."""
         job = self.task.job
         return store_cache.hold_lock(
             self.task.lock_file,

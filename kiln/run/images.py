@@ -55,12 +55,7 @@ class BuildLocation:
 
 
 def choose_container_engine(options: RunOptions) -> EngineChoice:
-    """Return the engine of the builds; a rehearsal runs on the host unless a container is requested.
-
-    Raises:
-        UsageError: for a rehearsal by another engine, whose compile cannot be replaced.
-        MissingTool: when the requested engine is missing or does not answer.
-    """
+    """Return the engine of the builds; a rehearsal runs on the host unless a container is requested."""
     if options.build.rehearsal and options.build.engine != OWN_ENGINE:
         raise UsageError("--rehearse requires --engine rattler-build", hint="remove --engine, or --rehearse")
     if options.build.rehearsal and options.container in {None, HOST}:
@@ -77,10 +72,6 @@ def choose_build_locations(
     """Return the location of each config's build, and notes on the images; missing images are fetched.
 
     ``configs`` come with the platforms of their images.
-
-    Raises:
-        UsageError: for a config without an image, or an image that is needed for two platforms at once.
-        DownloadFailed: for an image that cannot be fetched.
     """
     if engine is None:
         return {config.name: BuildLocation() for config, _ in configs}, ()
@@ -154,9 +145,6 @@ def read_yum_package_positions(feedstock: Feedstock) -> dict[str, Place]:
     """Return the places of the packages in the file, by their names, in its order; empty without the file.
 
     A comment ends with its line. conda-smithy joins the lines with spaces, so a line may have several names.
-
-    Raises:
-        RecipeFault: with all names that are invalid.
     """
     path = feedstock.recipe / "yum_requirements.txt"
     if not path.is_file():
@@ -192,11 +180,6 @@ def add_packages_to_images(
 
     On the host, and in a rehearsal, nothing is installed, which a note says; so does an image without a package manager
     for RPM packages, if the caller has chosen it.
-
-    Raises:
-        RecipeFault: for an invalid name, or one that the image's repositories lack.
-        UsageError: for an image of the recipe's without such a package manager.
-        DownloadFailed: when the packages cannot be installed.
     """
     packages = read_yum_package_positions(feedstock)
     if not packages:

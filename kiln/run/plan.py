@@ -23,12 +23,7 @@ from kiln.recipe import render
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.recipe.variants.files import compile_group
 from kiln.run import checks, images, recipe_checks, simulation
-from kiln.run.checks import (
-    LEAST_DISK,
-    estimated_disk_use,
-    least_disk_of_config,
-    require_memory_of_earlier_builds,
-)
+from kiln.run.checks import LEAST_DISK, estimated_disk_use, least_disk_of_config, require_memory_of_earlier_builds
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store import cache
 from kiln.state.store.compile_cache import compile_cache_name
@@ -48,20 +43,12 @@ if TYPE_CHECKING:
 
 
 def require_memory_and_disk(
-    configs: tuple[str, ...],
-    run_inputs: RunInputs,
-    *,
-    ledger: Ledger,
-    layout: ArtifactLayout,
+    configs: tuple[str, ...], run_inputs: RunInputs, *, ledger: Ledger, layout: ArtifactLayout
 ) -> int:
     """Require enough memory and disk for these configs; return the bytes of disk that the run takes.
 
     Those without earlier builds are estimated by the first config of the run.
     Compile caches that the run does not use are removed when the disk is full.
-
-    Raises:
-        OutOfMemory: with the largest config.
-        DiskFull: with the needed and the free space.
     """
     options = run_inputs.options
     peaks = ledger.last_build_peak_memory_by_config(rehearsal=options.build.rehearsal)
@@ -132,11 +119,7 @@ def look_up_run_inputs(
     resources: MachineResources,
     on_line: Callable[[str], None] | None,
 ) -> RunInputs:
-    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched.
-
-    Raises:
-        KilnError: see `kiln.run.plan.make_run_plan`.
-    """
+    """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched."""
     share = checks.divide_resources_among_jobs(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = config_file.read_configs(feedstock, options.configs)
     if options.build.from_step is not None:
@@ -182,13 +165,7 @@ def look_up_run_inputs(
         values_digest=values,
         caches={config.name: compile_cache_name(config, where=compilers[places[config.name]]) for config in configs},
         share=share,
-        notes=(
-            *notes_on_recipe,
-            *choice.notes,
-            *notes,
-            *notes_on_rehearsals,
-            *notes_on_packages,
-        ),
+        notes=(*notes_on_recipe, *choice.notes, *notes, *notes_on_rehearsals, *notes_on_packages),
     )
 
 
@@ -233,9 +210,6 @@ def check_recipe(
     """Refuse what cannot be built before anything is; return notes, and the rendering of the first config.
 
     The notes are on a stale matrix, on variables that are not set, and on settings without effect.
-
-    Raises:
-        KilnError: see `make_run_plan`.
     """
     own_engine = options.build.engine == OWN_ENGINE
     stagings = recipe_checks.check_keys_and_find_stagings(feedstock)
@@ -372,11 +346,6 @@ def make_run_plan(
     """Plan which configs to build, where and with which inputs; find the finished ones.
 
     ``on_line`` gets the progress of images that are fetched.
-
-    Raises:
-        KilnError: UnknownConfig, UsageError and OutOfMemory when the machine has less than requested,
-            IncompatibleVersions for a config that cannot work, DiskFull, DownloadFailed for an image that cannot be
-            fetched, MissingTool for an engine.
     """
     resources = MachineResources.of_this_machine()
     run_inputs = look_up_run_inputs(feedstock, options, machine, resources, on_line)
@@ -424,11 +393,7 @@ def make_run_plan(
 
 
 def _job_by_config(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
-    """Return the jobs of configs, with the engine and the options that it needs here, tried with one of their images.
-
-    Raises:
-        ContainerFault: when it refuses for an unknown reason.
-    """
+    """Return the jobs of configs, with the engine and the options that it needs here, tried with one image."""
     engine, engine_data = run_inputs.engine, None
     if engine is not None and configs and run_inputs.options.fetch:
         place = run_inputs.places[configs[0].name]

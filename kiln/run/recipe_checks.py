@@ -33,11 +33,7 @@ if TYPE_CHECKING:
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
-    """Return the places of a recipe.yaml's staging outputs, by name; refuse the recipe if no build honors its keys.
-
-    Raises:
-        RecipeFault: it has such keys, with the line of each.
-    """
+    """Return the places of a recipe.yaml's staging outputs, by name; refuse the recipe if no build honors its keys."""
     if not is_v1(feedstock):
         return {}
     recipe = RecipeV1.read(feedstock.recipe_v1)
@@ -85,11 +81,7 @@ LATE = "${{"  # of folders that only the build knows
 
 
 def require_engine_of_recipe(feedstock: Feedstock, engine: str) -> None:
-    """Refuse an engine that cannot read the recipe.
-
-    Raises:
-        UsageError: it reads meta.yaml alone.
-    """
+    """Refuse an engine that cannot read the recipe."""
     if engine != OWN_ENGINE and is_v1(feedstock):
         raise UsageError(
             f"{engine} cannot build a recipe.yaml", why="it reads meta.yaml alone", hint=f"--engine {OWN_ENGINE}"
@@ -112,9 +104,6 @@ def require_independent_stagings(renderings: Iterable[RenderedConfig], places: M
     """Refuse staging outputs that require packages of the same recipe, since they are built before all of these.
 
     ``places`` are those of a recipe.yaml's staging outputs; a meta.yaml has none that are checked.
-
-    Raises:
-        RecipeFault: at the staging output.
     """
     for rendered in renderings if places else ():
         names = {output.name for output in rendered.outputs}
@@ -132,11 +121,7 @@ def require_independent_stagings(renderings: Iterable[RenderedConfig], places: M
 
 
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
-    """Require the scripts, patches and local sources that a recipe names.
-
-    Raises:
-        RecipeFault: with all missing files.
-    """
+    """Require the scripts, patches and local sources that a recipe names."""
     names = dict.fromkeys(
         (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
     )
@@ -206,11 +191,7 @@ def result_for_config_outside_tables(feedstock: Feedstock, config: str) -> Docto
 
 
 def require_compatible_versions(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
-    """Refuse rendered configs that cannot work.
-
-    Raises:
-        IncompatibleVersions: with the rows of the tables, and combinations that work.
-    """
+    """Refuse rendered configs that cannot work."""
     from kiln.compat.verdict import judge_combination
 
     results = (

@@ -100,11 +100,7 @@ class CompileAssumptions:
 
 
 def estimate_jobs(
-    jobs: Sequence[JobEstimate],
-    history: Iterable[BuildDuration],
-    *,
-    cores: float,
-    assumptions: CompileAssumptions,
+    jobs: Sequence[JobEstimate], history: Iterable[BuildDuration], *, cores: float, assumptions: CompileAssumptions
 ) -> tuple[JobEstimate, ...]:
     """Return configs with their estimates on ``cores`` cores.
 

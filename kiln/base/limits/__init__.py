@@ -145,7 +145,6 @@ def _lower_resource_limit(kind: int, limit: int) -> None:
 
 
 def _run_and_pickle(work: Callable[[], object], note: mmap.mmap) -> bytes:
-    """Return the result of the work, or its error, as bytes."""
     try:
         return _pickle_outcome(work(), None)
     except (OutOfTime, MemoryError, SystemError, RecursionError) as error:

@@ -99,11 +99,7 @@ else:
 
 
 def exchange_folders(one: Path, other: Path) -> None:
-    """Exchange two folders atomically.
-
-    Raises:
-        OSError: the file system cannot do that.
-    """
+    """Exchange two folders atomically."""
     import ctypes
 
     function, here, flag = _EXCHANGE

@@ -137,7 +137,6 @@ def short_duration(seconds: float) -> str:
 
 
 def _reason_text(text: str) -> str:
-    """Return a reason of several lines, escaped and of limited length."""
     lines = [
         unindented_terminal_line(line.expandtabs(4))
         if not line[:1].isspace()
@@ -251,11 +250,7 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
         # wrapped only after a comma
         ("configs", str(len(report.configs)), ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts)),
         ("so far" if comparison.is_running(report) else "took", short_duration(elapsed), slots),
-        (
-            "work",
-            short_duration(work),
-            f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else "",
-        ),
+        ("work", short_duration(work), f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else ""),
         ("peak memory", files.human_readable_size(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.human_readable_size(comparison.total_package_size(packages))),
         ("tests", *_passed_tests_figure(report)),

@@ -333,7 +333,6 @@ def _build_result_lines(configs: Sequence[ConfigRun], width: int | None) -> Iter
 
 
 def _install_command_lines(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
-    """Yield the channel of the packages, and the command that installs them."""
     yield f"channel  {channel}"
     yield f"install  conda create {options} -c {channel.absolute().as_uri()} {' '.join(specs)}"
 

@@ -263,7 +263,6 @@ class LiveView(AbstractContextManager["LiveView"]):
                 self.draw_frame()
 
     def _stop_drawing(self) -> None:
-        """Stop the drawing thread and show the cursor."""
         if self._thread.is_alive():
             self._end.set()
             self._thread.join()

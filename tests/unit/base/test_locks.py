@@ -99,10 +99,7 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
     path = tmp_path / "prefix"
     with holder(path) as process:
-        with (
-            pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"),
-            locks.exclusive_folder_lock(path),
-        ):
+        with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), locks.exclusive_folder_lock(path):
             pytest.fail("the lock was given twice")
         assert len(files.part_files_beside(path)) == 1
     assert len(names(tmp_path)) == 2, "its part, and its lock file"
@@ -121,10 +118,7 @@ def test_the_lock_lasts_as_long_as_a_process_that_has_its_descriptor(
         process.wait()
         with monkeypatch.context() as patch:
             patch.setattr(locks, "ENDING", 0.0)
-            with (
-                pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"),
-                locks.exclusive_folder_lock(path),
-            ):
+            with pytest.raises(AlreadyRunning, match=f"process {process.pid} holds"), locks.exclusive_folder_lock(path):
                 pytest.fail("the lock was given twice")
         assert len(files.part_files_beside(path)) == 1
         monkeypatch.setattr(locks, "ENDING", waiting.CEILING)
@@ -169,10 +163,7 @@ def test_a_link_or_a_second_name_in_the_place_of_the_lock_file_harms_nobody(tmp_
     victim, lock = tmp_path / "victim", tmp_path / LOCK
     victim.write_text("content")
     lock.symlink_to(victim)
-    with (
-        pytest.raises(OSError, match="symbolic links") as caught,
-        locks.exclusive_folder_lock(tmp_path / "prefix"),
-    ):
+    with pytest.raises(OSError, match="symbolic links") as caught, locks.exclusive_folder_lock(tmp_path / "prefix"):
         pytest.fail("a link was followed")
     assert str(caught.value.filename) == str(lock)
     lock.unlink()

@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import io
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,8 @@ EXTERNAL = {
 }
 
 
-def options_of(folder: Path, *words: str) -> RunOptions:
-    feedstock = builders.feedstock(folder, META)
+def options_of(folder: Path, *words: str, forge: str = builders.LINUX_ONLY) -> RunOptions:
+    feedstock = builders.feedstock(folder, META, forge=forge)
     parser, _ = main.command_parser_and_module("build")
     return cli_options.run_options(feedstock, parser.parse_args(words), ("a",))
 
@@ -45,6 +46,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         "BAZEL_REMOTE_EXECUTOR",
         "BAZEL_REMOTE_CREDENTIALS",
         "DOCKER_IMAGE",
+        "DOCKER_EXECUTABLE",
         "CONDA_FORGE_DOCKER_RUN_ARGS",
         "GITHUB_SERVER_URL",
         "remote_url",
@@ -153,15 +155,7 @@ def test_the_page_of_a_ci_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Mo
 def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
-    folder = tmp_path / "feedstock"
-    builders.feedstock(folder, META)
-    (folder / "conda-forge.yml").write_text("docker: {executable: podman, run_args: --shm-size=2g}\n")
-    parser, _ = main.command_parser_and_module("build")
-
-    def of(*words: str) -> RunOptions:
-        return cli_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
-
+    of = partial(options_of, tmp_path, forge="docker: {executable: podman, run_args: --shm-size=2g}\n")
     assert (of().container, of().build.run_arguments) == ("podman", ("--shm-size=2g",))
     assert of("--container", "none").container == "none"
     assert of("--rehearse").container is None
@@ -174,15 +168,7 @@ def test_containers_are_those_of_conda_forge_yml_unless_the_user_chooses(
 def test_settings_of_containers_that_the_user_replaces_are_not_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "feedstock"
-    builders.feedstock(folder, META)
-    (folder / "conda-forge.yml").write_text("docker: {executable: /opt/docker, run_args: --privileged}\n")
-    parser, _ = main.command_parser_and_module("build")
-
-    def of(*words: str) -> RunOptions:
-        return cli_options.run_options(Feedstock(root=folder), parser.parse_args(words), ("a",))
-
-    monkeypatch.delenv("DOCKER_EXECUTABLE", raising=False)
+    of = partial(options_of, tmp_path, forge="docker: {executable: /opt/docker, run_args: --privileged}\n")
     with pytest.raises(RecipeFault, match=r"docker\.executable"):
         of()
     with pytest.raises(RecipeFault, match="--privileged"):
@@ -196,13 +182,8 @@ def test_settings_of_containers_that_the_user_replaces_are_not_refused(
 
 
 def test_secrets_of_conda_forge_yml_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "feedstock"
-    builders.feedstock(folder, META)
-    (folder / "conda-forge.yml").write_text("secrets: [UPLOAD_CODE]\n")
     monkeypatch.setenv("UPLOAD_CODE", "correct-horse-battery")
-    options = cli_options.run_options(
-        Feedstock(root=folder), main.command_parser_and_module("build")[0].parse_args([]), ("a",)
-    )
+    options = options_of(tmp_path, forge="secrets: [UPLOAD_CODE]\n")
     assert "correct-horse" not in masking.masked("it is correct-horse-battery")
     assert "UPLOAD_CODE" not in options.client  # only script_env brings it to a script
 
@@ -351,14 +332,7 @@ def test_a_workflow_is_named_as_in_the_certificates_of_sigstore(variables: dict[
 
 def test_secrets_reach_neither_builds_nor_engines() -> None:
     variables = {"PATH": "/bin", "GITHUB_TOKEN": "hidden", "DOCKER_HOST": "tcp://d", "DOCKER_IMAGE": "i", "CI": "1"}
-    assert cli_options.container_client_variables(variables) == {
-        "PATH": "/bin",
-        "DOCKER_HOST": "tcp://d",
-    }
+    assert cli_options.container_client_variables(variables) == {"PATH": "/bin", "DOCKER_HOST": "tcp://d"}
     assert cli_options.conda_forge_build_variables(
         Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
-    ) == {
-        "CI": "1",
-        "sha": "1",
-        "https_proxy": "p",
-    }
+    ) == {"CI": "1", "sha": "1", "https_proxy": "p"}

@@ -13,15 +13,7 @@ from kiln.base.errors import BrokenHandover, BudgetSpent, BuildFailed, NoProgres
 from kiln.recipe.feedstock import Feedstock
 from kiln.run import ci_handover
 from kiln.run.ci_handover import ContinuedBuild
-from kiln.state.results import (
-    Artifact,
-    ConfigRun,
-    ConfigState,
-    PackageReport,
-    StepReport,
-    TestReport,
-    TestVerdict,
-)
+from kiln.state.results import Artifact, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict
 from kiln.state.store import handover
 from kiln.state.store.handover import ChainState
 from kiln.state.store.layout import ArtifactLayout
@@ -46,6 +38,15 @@ class Machine:
         self.layout = ArtifactLayout(root=root / "build_artifacts")
         self.chain = ContinuedBuild.from_handover_folder(self.feedstock, self.layout, config, chain, bound=BOUND)
         self.cache = self.layout.compile_caches.folder("key")
+
+    @classmethod
+    def stopped_after_an_action(cls, root: Path, chain: Path) -> Machine:
+        """The first job of a chain, which has handed on one action."""
+        machine = cls(root, chain)
+        machine.begin()
+        machine.act(1)
+        stopped(machine=machine)
+        return machine
 
     def begin(self, **more: Any) -> tuple[RunPlan, tuple[str, ...]]:
         job = SimpleNamespace(cache_key=more.pop("key", "key"))
@@ -122,10 +123,7 @@ def test_a_job_continues_with_the_actions_and_steps_of_the_one_before(tmp_path: 
 
 
 def test_a_job_without_progress_ends_the_chain_and_leaves_the_folder(tmp_path: Path, folder: Path) -> None:
-    first = Machine(tmp_path / "1", folder)
-    first.begin()
-    first.act(1)
-    stopped(machine=first)
+    Machine.stopped_after_an_action(tmp_path / "1", folder)
     before = (folder / handover.RECORD).read_text()
     second = Machine(tmp_path / "2", folder)
     second.begin()
@@ -136,10 +134,7 @@ def test_a_job_without_progress_ends_the_chain_and_leaves_the_folder(tmp_path: P
 
 
 def test_what_a_killed_job_left_on_the_disk_is_progress_once_it_is_handed_on(tmp_path: Path, folder: Path) -> None:
-    first = Machine(tmp_path / "1", folder)
-    first.begin()
-    first.act(1)
-    stopped(machine=first)
+    Machine.stopped_after_an_action(tmp_path / "1", folder)
     killed = Machine(tmp_path / "2", folder)
     killed.begin()
     killed.act(2)
@@ -156,10 +151,7 @@ def test_a_finished_step_is_progress(tmp_path: Path, folder: Path) -> None:
 
 
 def test_a_finished_chain_hands_on_its_record_alone(tmp_path: Path, folder: Path) -> None:
-    first = Machine(tmp_path / "1", folder)
-    first.begin()
-    first.act(1)
-    stopped(machine=first)
+    first = Machine.stopped_after_an_action(tmp_path / "1", folder)
     assert first.chain.already_finished_note() == ""
     second = Machine(tmp_path / "2", folder)
     second.begin()
@@ -190,10 +182,7 @@ def test_a_finished_chain_of_other_sources_begins_anew(tmp_path: Path, folder: P
 def test_what_was_made_under_other_conditions_is_not_continued(
     tmp_path: Path, folder: Path, more: dict[str, Any], reason: str
 ) -> None:
-    first = Machine(tmp_path / "1", folder)
-    first.begin()
-    first.act(1)
-    stopped(machine=first)
+    Machine.stopped_after_an_action(tmp_path / "1", folder)
     second = Machine(tmp_path / "2", folder)
     if not more:
         (second.feedstock.recipe / "meta.yaml").write_text("changed\n")
@@ -203,10 +192,7 @@ def test_what_was_made_under_other_conditions_is_not_continued(
 
 
 def test_the_chain_of_another_config_is_refused(tmp_path: Path, folder: Path) -> None:
-    first = Machine(tmp_path / "1", folder)
-    first.begin()
-    first.act(1)
-    stopped(machine=first)
+    Machine.stopped_after_an_action(tmp_path / "1", folder)
     with pytest.raises(BrokenHandover, match="is the chain of a, not of b"):
         Machine(tmp_path / "2", folder, config="b")
 

@@ -17,12 +17,7 @@ from kiln.container import emulation
 from kiln.container.engine import Engine, EngineKind
 from kiln.recipe.feedstock import BuildConfig
 from kiln.run import images
-from kiln.run.images import (
-    BuildLocation,
-    choose_build_locations,
-    choose_container_engine,
-    image_names_for_report,
-)
+from kiln.run.images import BuildLocation, choose_build_locations, choose_container_engine, image_names_for_report
 from tests import builders
 
 if TYPE_CHECKING:
@@ -121,10 +116,7 @@ def feedstock(folder: Path, text: str) -> Feedstock:
     [
         ("# none\n\n", []),
         ("mesa-libGL  # for tests\nlibX11\nmesa-libGL\n", ["mesa-libGL", "libX11"]),
-        (
-            "libstdc++ glibc.i686\n\tgtk2-2.24.33-7.el8\r\n",
-            ["libstdc++", "glibc.i686", "gtk2-2.24.33-7.el8"],
-        ),
+        ("libstdc++ glibc.i686\n\tgtk2-2.24.33-7.el8\r\n", ["libstdc++", "glibc.i686", "gtk2-2.24.33-7.el8"]),
         ("perl-4:5.26\n1:bind~rc1\n", ["perl-4:5.26", "1:bind~rc1"]),
     ],
 )

@@ -184,8 +184,4 @@ def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Pa
         "[compiler c]\narchitectures = 60 80 90\n"
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
-    assert recipe_checks.compiled_cuda_capabilities(tmp_path, "1.0") == (
-        "sm_80",
-        "sm_90",
-        "compute_90",
-    )
+    assert recipe_checks.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")

@@ -149,11 +149,7 @@ def test_github_gets_a_fold_for_each_step_and_an_annotation_for_a_failure() -> N
         play(view, jobs=1)
     reason = f"  exit code 1%0A    | b: line 0%0A    | b: line 1%0A    | b: line 2%0A  log: {LOG}"
     fold = ["::group::compile", "::stop-commands::…", "::endgroup::"]
-    assert runner(stream.getvalue()) == [
-        *fold,
-        *fold,
-        f"::error title=✗ b%3A failed::{reason}",
-    ]
+    assert runner(stream.getvalue()) == [*fold, *fold, f"::error title=✗ b%3A failed::{reason}"]
     assert "b: line 2" in stream.getvalue()
 
 
