@@ -1,7 +1,7 @@
 """With ``--check`` no playbook changes anything, and a second run changes nothing more, with each provider.
 
-One worker for each provider goes through its whole life. The clouds are moto's EC2 and our own OpenStack, and their
-machines are containers that boot as machines do; so are the machines that exist already.
+One worker of the providers without a cloud goes through its whole life, a container that boots as machines do.
+test_playbooks.py has the clouds, as far as a machine is not needed.
 """
 
 from __future__ import annotations
@@ -14,21 +14,15 @@ import socket
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import pytest
-from moto.servicequotas.models import ServiceQuotasBackend
 
 from kiln.base import files
 from kiln.image import worker
 from tests import shared_inputs
-from tests.cloud_machines import docker, remove
-from tests.integration.fleet.helpers import AUTHORITIES, SMALL, existing_machines, trust_this_computers_authorities
-from tests.moto_machines import REGION, moto_machines
-from tests.openstack_api import Cloud
-from tests.openstack_machines import openstack_machines
-from tests.playbook_calls import SECRET, changes
-from tests.playbook_changes import LAST, PLAYBOOKS, PROVIDERS
+from tests.integration.fleet.helpers import AUTHORITIES, SMALL, docker, existing_machines
+from tests.playbook_calls import changes
+from tests.playbook_changes import LAST, PLAYBOOKS
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -75,58 +69,6 @@ def expired(user: str, kind: str) -> dict[str, str]:
     return {**LOST, "kiln-user": user, "kiln-type": kind, "kiln-expires": "1"}
 
 
-@contextmanager
-def aws(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
-    limits = mock.patch.object(ServiceQuotasBackend, "get_service_quota", return_value={"Value": 64.0})
-    with limits, moto_machines(folder, on_boot=trust_this_computers_authorities) as cloud:
-
-        def listing() -> object:
-            machines = cloud.client.describe_instances()["Reservations"]
-            groups = cloud.client.describe_security_groups()["SecurityGroups"]
-            templates = cloud.client.describe_launch_templates()["LaunchTemplates"]
-            up = [
-                (each["InstanceId"], sorted(tag.items() for tag in each["Tags"]))
-                for machine in machines
-                for each in machine["Instances"]
-                if each["State"]["Name"] == "running"
-            ]
-            return up, groups, templates
-
-        def lose() -> None:
-            tags = [{"Key": key, "Value": text} for key, text in expired("moto", "compute-8").items()]
-            specification = [{"ResourceType": "instance", "Tags": [*tags, {"Key": "Name", "Value": "kiln-lost-1"}]}]
-            with mock.patch.object(cloud, "created"):  # nobody needs a machine behind it
-                cloud.client.run_instances(
-                    ImageId=cloud.variables["kiln_aws_image"], MinCount=1, MaxCount=1, TagSpecifications=specification
-                )
-
-        yield ProviderUnderTest(
-            variables={**cloud.variables, "kiln_type": "compute-8", "kiln_spot": True},
-            environment={**cloud.environment(SECRET), "AWS_DEFAULT_REGION": REGION},
-            listing=listing,
-            container=lambda: cloud.container(f"kiln-{run}-1") if f"kiln-{run}-1" in cloud.names else None,
-            lose=lose,
-        )
-
-
-@contextmanager
-def openstack(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
-    with openstack_machines(folder, password=SECRET, on_boot=trust_this_computers_authorities) as cloud:
-
-        def lose() -> None:
-            server = {"name": "kiln-lost-1", "flavorRef": "1", "metadata": expired("kiln", "compute-8")}
-            Cloud.create_server(cloud, {"server": server})  # nobody needs a machine behind it
-            cloud.shut_off("kiln-lost-1")
-
-        yield ProviderUnderTest(
-            variables={"kiln_type": "compute-8"},
-            environment=cloud.environment(SECRET),
-            listing=lambda: (cloud.servers, cloud.groups, cloud.credentials, cloud.rules, cloud.addresses),
-            container=lambda: cloud.container(f"kiln-{run}-1") if f"kiln-{run}-1" in cloud.names else None,
-            lose=lose,
-        )
-
-
 def trust_in(folder: Path) -> list[str]:
     """Return the options of Docker with which containers reach the package index as this computer does."""
     if not AUTHORITIES.exists():
@@ -160,7 +102,8 @@ def local(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
             lose=lose,
         )
     finally:
-        remove(*docker(*mine, "{{.Names}}").split())
+        if left := docker(*mine, "{{.Names}}").split():
+            docker("rm", "--force", "--volumes", *left)
 
 
 @contextmanager
@@ -182,7 +125,7 @@ def static(folder: Path, run: str) -> Iterator[ProviderUnderTest]:
         )
 
 
-CONTEXTS = {"aws": aws, "openstack": openstack, "local": local, "static": static}
+CONTEXTS = {"local": local, "static": static}
 
 
 class Life:
@@ -286,7 +229,7 @@ def changed(before: Mapping[str, str], after: Mapping[str, str]) -> set[str]:
 
 
 @pytest.mark.needs("docker", "rsync", "ssh", "ssh-keygen")
-@pytest.mark.parametrize("name", PROVIDERS)
+@pytest.mark.parametrize("name", CONTEXTS)
 def test_nothing_is_changed_with_check_or_by_a_second_run(
     name: str, play: Callable[..., PlaybookResult], tmp_path: Path
 ) -> None:

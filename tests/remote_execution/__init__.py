@@ -42,16 +42,11 @@ server:
     address: "{plain}"
     insecure-mode: true
   - !channel
-    address: "{tls}"
-    insecure-mode: false
-    credentials: &credentials
-      tls-server-key: /pool/credentials/server.key
-      tls-server-cert: /pool/credentials/server.pem
-  - !channel
     address: "{mutual}"
     insecure-mode: false
     credentials:
-      <<: *credentials
+      tls-server-key: /pool/credentials/server.key
+      tls-server-cert: /pool/credentials/server.pem
       tls-client-certs: /pool/credentials/ca.pem
 connections:
   - !sql-connection &sql
@@ -93,10 +88,6 @@ instances:
       - !bytestream
         storage: *storage
 thread-pool-size: 60
-"""
-
-
-AUTHORIZATION = """\
 authorization:
   method: jwt
   secret: /pool/credentials/jwt
@@ -116,12 +107,11 @@ command.upgrade(settings, "head")
 class Pool:
     """A server and its workers.
 
-    The server has three addresses: ``plain``, ``tls``, and ``mutual``, which requires a client's certificate.
+    The server has two addresses: ``plain``, and ``mutual``, which requires a client's certificate.
     """
 
     folder: Path
     plain: str
-    tls: str
     mutual: str
     token: str = field(repr=False)
     workers: list[str] = field(default_factory=list)
@@ -208,17 +198,17 @@ def missing() -> str:
 
 
 @contextlib.contextmanager
-def served(*, requires_token: bool = True) -> Iterator[Pool]:
+def served() -> Iterator[Pool]:
     """Serve remote execution to this machine's containers until the end of the block, at first without workers."""
     packages()
     folder = Path(tempfile.mkdtemp(prefix="kiln-pool-"))
     host = bridge()
-    plain, tls, mutual = (f"{host}:{free_port()}" for _ in range(3))
-    pool = Pool(folder=folder, plain=plain, tls=tls, mutual=mutual, token="")
+    plain, mutual = (f"{host}:{free_port()}" for _ in range(2))
+    pool = Pool(folder=folder, plain=plain, mutual=mutual, token="")
     try:
         pool.token = make_credentials(folder, host)
-        settings = SERVER.format(plain=plain, tls=tls, mutual=mutual, database=DATABASE, instance=INSTANCE)
-        (folder / "server.yml").write_text(settings + (AUTHORIZATION if requires_token else ""))
+        settings = SERVER.format(plain=plain, mutual=mutual, database=DATABASE, instance=INSTANCE)
+        (folder / "server.yml").write_text(settings)
         with database(folder / "database"):
             try:
                 pool.make_tables()
@@ -274,27 +264,22 @@ def database(folder: Path) -> Iterator[None]:
 
 
 def make_credentials(folder: Path, address: str) -> str:
-    """Make an authority, certificates of the server and of a client, and those of a stranger; return the token."""
-    (folder / "credentials").mkdir()
+    """Make an authority, and certificates of the server and of a client; return the token."""
+    made, client, anonymous = folder / "credentials", folder / "client", folder / "anonymous"
+    for place in (made, client, anonymous):
+        place.mkdir()
     key = secrets.token_hex(32)
-    (folder / "credentials" / "jwt").write_text(key)
+    (made / "jwt").write_text(key)
     token = json_web_token(key)
-    authority(folder / "credentials", "ca")
-    certificate(folder / "credentials", "ca", "server", address)
-    for name, signer in (("client", "ca"), ("stranger", "other")):
-        client = folder / name
-        client.mkdir()
-        if signer != "ca":
-            authority(folder / "credentials", signer)
-        certificate(folder / "credentials", signer, name, address)
-        shutil.copy(folder / "credentials" / "ca.pem", client / "ca.pem")
-        for suffix in ("pem", "key"):
-            shutil.copy(folder / "credentials" / f"{name}.{suffix}", client / f"client.{suffix}")
-        (client / "headers").write_text(f"authorization: Bearer {token}\n")
-        (client / "headers").chmod(0o600)
-        if name == "client":
-            (folder / "anonymous").mkdir()
-            shutil.copy(folder / "credentials" / "ca.pem", folder / "anonymous" / "ca.pem")
+    authority(made, "ca")
+    for name in ("server", "client"):
+        certificate(made, "ca", name, address)
+    for place in (client, anonymous):
+        shutil.copy(made / "ca.pem", place / "ca.pem")
+    for suffix in ("pem", "key"):
+        shutil.copy(made / f"client.{suffix}", client)
+    (client / "headers").write_text(f"authorization: Bearer {token}\n")
+    (client / "headers").chmod(0o600)
     return token
 
 
