@@ -479,10 +479,28 @@ def test_a_gpu_that_no_build_has_code_for_is_reported(tensorflow: Path, tmp_path
     assert refused.value.hint.startswith("request tensorflow-cpu, which needs no GPU; or, if another GPU")
 
 
-def test_an_invalid_spec_is_reported(channel: Path, tmp_path: Path) -> None:
-    done = kiln(tmp_path, "app >>1", "--from", str(channel))
-    assert done.returncode == UsageError.exit_code, done.stderr
-    assert "'app >>1' is not a match spec" in done.stderr
+@pytest.mark.parametrize(
+    ("spec", "build"),
+    [("small=1.2=cpu*", "cpu_0"), ("small[build=cuda*]", "cuda_0"), ("small 1.2 cpu_0", "cpu_0"), ("small", "cuda_0")],
+)
+def test_the_command_line_takes_any_form_of_a_spec(
+    spec: str, build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builds = [
+        release_package(tmp_path, "small", "1.2", f"{name}_0", build_number=n) for n, name in enumerate(("cpu", "cuda"))
+    ]
+    channel = LocalChannel(root=tmp_path / "channel")
+    channel.add([(package, "linux-64") for package in builds])
+    assert quickly(tmp_path, spec, "--from", channel.url, "--dry-run", "--json") == 0
+    assert [package["build"] for package in json.loads(capsys.readouterr().out)["packages"]] == [build]
+
+
+@pytest.mark.parametrize("spec", ["app >>1", "small >=1,,<2"])
+def test_an_invalid_spec_is_reported_before_a_channel_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str
+) -> None:
+    assert quickly(tmp_path, spec, "--from", "https://nowhere.invalid/c") == UsageError.exit_code
+    assert f"{spec!r} is not a match spec" in capsys.readouterr().err
 
 
 def test_an_invalid_override_is_reported(tensorflow: Path, tmp_path: Path) -> None:

@@ -1,26 +1,30 @@
-"""Builds by the engines of images, of conda-forge, and of other tools."""
+"""Builds by the engines of images, of conda-forge, and of other tools; requirements that no channel has."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import MissingTool
+from kiln.base.errors import MissingTool, SolveFailed, TestsFailed
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import read_info_json
+from kiln.feedstock import config_file
 from kiln.image import worker
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins, render
+from tests import warm
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
+from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = pytest.mark.slow("a feedstock is built in a container")
 
 
 @pytest.fixture
@@ -37,6 +41,7 @@ def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:
     subprocess.run((docker, "rmi", "--force", tag), check=True, capture_output=True)
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_forges: str) -> None:
     """As conda-forge's images are: a Python, an entry point for root, and no rattler-build."""
@@ -51,6 +56,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
     assert len([item for item in (small / "build_artifacts" / "engines").iterdir() if item.is_dir()]) == 1
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, docker: str) -> None:
     hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {worker.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
@@ -59,6 +65,7 @@ def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, doc
     assert f"the image {BASE} has no py-rattler-build" in ended.stderr
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
@@ -104,6 +111,7 @@ outputs:
 """
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their_sources(
     tmp_path: Path, where: str
 ) -> None:
@@ -161,6 +169,7 @@ outputs:
 """
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 @pytest.mark.parametrize(("engine", "package"), [("conda-build", "conda-build"), ("mambabuild", "boa")])
 def test_an_image_without_another_engine_is_reported_with_its_package(
@@ -171,6 +180,7 @@ def test_an_image_without_another_engine_is_reported_with_its_package(
     assert f"the image {BASE} has no {package}" in ended.stderr
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 def test_another_engine_is_called_as_in_conda_forge_and_its_packages_are_published(small: Path, tmp_path: Path) -> None:
     """A program in conda-build's place, which leaves a package that was built before where conda-build would."""
     assert kiln(small, CPU_311, "--container", "none").returncode == 0
@@ -199,3 +209,95 @@ print("called with", *sys.argv[1:], flush=True)
 root = json.loads(pathlib.Path(os.environ["CONDARC"]).read_text())["conda-build"]["root-dir"]
 shutil.copytree("{made}", pathlib.Path(root, "linux-64"))
 """
+PIN = '        - {{ pin_subpackage("libsmall", exact=True) }}\n'
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (
+            PIN + "      host:\n        - wanted\n        - absent 99\n",
+            ("build small: host requirements: nothing in ", " satisfies absent 99.*"),
+        ),
+        (
+            PIN + "        - wanted >=1\n",
+            ("test small: nothing in ", " satisfies absent >=2, a requirement of small ==1.2 cpu_py311"),
+        ),
+    ],
+    ids=["host", "run"],
+)
+def test_a_requirement_that_no_channel_has_is_named(
+    small: Path, tmp_path: Path, recipe: str, told: tuple[str, str]
+) -> None:
+    channel = LocalChannel(root=tmp_path / "channel")
+    package = release_package(tmp_path / "packages", "wanted", depends=["absent >=2"] if "wanted >=1" in recipe else [])
+    channel.add([(package, "linux-64")])
+    replace(small, "meta.yaml", PIN, recipe)
+    config = small / ".ci_support" / f"{CPU_311}.yaml"
+    config.write_text(f"{config.read_text()}channel_sources:\n- {channel.url}\n")
+    ended = kiln(small, CPU_311, "--container", "none")
+    assert ended.returncode == SolveFailed.exit_code, ended.stderr
+    for words in told:
+        assert words in ended.stderr
+    assert "try: see that the channels" in ended.stderr
+    (entry,) = report(small).configs
+    assert told[1] in entry.reason
+    assert entry.log is not None
+    assert "Cannot solve the request because of" in entry.log.read_text()
+
+
+ROOT = Path(__file__).parents[2]
+SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
+
+
+@pytest.fixture
+def small_with_channel(tmp_path: Path) -> Path:
+    """The small feedstock with a channel in a folder of this machine."""
+    root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+    channel = LocalChannel(root=tmp_path / "channel")
+    channel.add([(release_package(tmp_path, "unused"), "linux-64")])
+    with (root / "recipe" / "conda_build_config.yaml").open("a") as file:
+        file.write(f"channel_sources:\n  - {channel.url}\n")
+    warm.kiln("-C", str(root), "rerender", check=True)
+    return root
+
+
+def by_conda_build(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Build on this machine by conda-build."""
+    return kiln(root, "--engine", "conda-build", "--container", "none", *words, sha="abc")
+
+
+@pytest.mark.trial
+@pytest.mark.needs("conda-build")
+def test_conda_build_makes_what_kiln_has_rendered(small_with_channel: Path) -> None:
+    for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
+    ended = by_conda_build(small_with_channel, *for_cpu)
+    assert ended.returncode == 0, ended.stderr
+    feedstock = recipe_feedstock.load(small_with_channel)
+    configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
+    assert len(configs) == 2
+    rendered = [
+        pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, config)))
+        for config in configs
+    ]
+    outputs = {output.package_file_name: output for item in rendered for output in item.outputs}
+    made = {file.name: file for file in (small_with_channel / "build_artifacts" / "linux-64").glob("*.conda")}
+    assert made.keys() == outputs.keys()
+    for name, file in made.items():
+        assert read_info_json(file, "hash_input.json") == outputs[name].used
+        assert read_info_json(file, "about.json")["extra"]["sha"] == "abc"
+    again = by_conda_build(small_with_channel, *for_cpu, "--json")
+    assert {entry["state"] for entry in json.loads(again.stdout)["configs"]} == {"cached"}
+
+
+@pytest.mark.trial
+@pytest.mark.needs("conda-build")
+def test_a_package_with_failed_tests_in_conda_build_is_not_published(small_with_channel: Path) -> None:
+    recipe = small_with_channel / "recipe" / "meta.yaml"
+    recipe.write_text(recipe.read_text().replace("bash check.sh", "echo looking; false; bash check.sh"))
+    config = min(file.stem for file in (small_with_channel / ".ci_support").glob("*.yaml"))
+    ended = by_conda_build(small_with_channel, config)
+    assert ended.returncode == TestsFailed.exit_code, ended.stderr
+    assert "looking" in ended.stderr
+    assert not list((small_with_channel / "build_artifacts").glob("*/*.conda"))
