@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ from kiln.image import apt, worker
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.store import cache, handover
 from kiln.state.store.layout import ArtifactLayout
-from tests import remote_cache, remote_execution, shared_inputs, small_tensorflow, waiting, warm
+from tests import remote_cache, shared_inputs, small_tensorflow, waiting, warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -283,51 +282,6 @@ def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     ]
     assert with_password == []
     assert remote.password not in ended.stdout + ended.stderr
-
-
-@pytest.mark.slow("an image with Bazel is made, and a small TensorFlow compiled three times")
-@pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
-@pytest.mark.trial
-def test_a_compile_on_remote_workers_survives_a_killed_worker_and_a_restarted_server(
-    feedstock: Feedstock, compiles: dict[str, dict[str, Any]], tmp_path: Path
-) -> None:
-    """The wheel is that of the compile on this machine."""
-    if reason := remote_execution.missing():
-        pytest.skip(reason)
-    (local,) = (shutil.copy(file, tmp_path) for file in feedstock.wheels() if file.match("cuda12.4/*cp313*"))
-    with remote_execution.served() as pool, ThreadPoolExecutor(1) as thread:
-        pool.start_workers(2, "OSFamily=Linux")
-        anonymous = ("--remote-executor", pool.url, "--remote-credentials", str(pool.folder / "anonymous"))
-        refused = feedstock.build(CUDA_12_PY_313, "--rebuild", *anonymous)
-        assert refused.returncode != 0
-        assert "UNAUTHENTICATED" in refused.stdout
-        options = ("--remote-executor", pool.url, "--remote-credentials", str(pool.credentials))
-        build = thread.submit(feedstock.build, CUDA_12_PY_313, "--rebuild", *options)
-        assert pool.kill_worker_in_action(while_true=lambda: not build.done())
-        pool.start_workers(1, "OSFamily=Linux")
-        pool.restart()
-        ended = build.result()
-        assert ended.returncode == 0, ended.stderr
-        secret_in = [
-            file
-            for file in feedstock.artifacts.rglob("*")
-            if file.is_file() and not file.is_symlink() and pool.token.encode() in file.read_bytes()
-        ]
-    assert secret_in == []
-    assert pool.token not in ended.stdout + ended.stderr
-    compiled = compile_of(json.loads(ended.stdout), CUDA_12_PY_313)
-    everything = compiles[CUDA_12_PY_313]["hits"] + compiles[CUDA_12_PY_313]["misses"]
-    assert (compiled["remote"], compiled["misses"], compiled["hits"]) == (everything, everything, 0)
-    assert compiled["critical"] > compiled["queued"] >= 0
-    (remote,) = (file for file in feedstock.wheels() if file.match("cuda12.4/*cp313*"))
-    assert wheel_contents(remote) == wheel_contents(Path(local))
-
-
-def wheel_contents(wheel: Path) -> dict[str, bytes]:
-    """Return the files of a wheel but the library of kernels: nvcc writes a hash of its folder into symbols."""
-    left_out = (".dist-info/RECORD", "/libtensorflow_cc.so.2")
-    with zipfile.ZipFile(wheel) as archive:
-        return {name: archive.read(name) for name in archive.namelist() if not name.endswith(left_out)}
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,56 +19,15 @@ from kiln.conda.package_reader import open_package_members, read_info_json
 from kiln.conda.solve import solve
 from kiln.container import emulation
 from kiln.feedstock import matrix, rerender
-from tests import builders, emulating, warm
+from tests import builders, emulating
 from tests.emulating import QEMU
-from tests.packages import release_package
+from tests.packages import compiler_stand_in, release_package
 
 if TYPE_CHECKING:
     from kiln.recipe.feedstock import Feedstock
 
 ROOT = Path(__file__).parents[2]
 CC = "aarch64-linux-gnu-gcc"
-COMPILED = """\
-package:
-  name: greeting
-  version: 1.2
-source:
-  path: src
-build:
-  number: 0
-  script: test -n "$CC"
-requirements:
-  build:
-    - {{ compiler("c") }}
-outputs:
-  - name: libgreeting
-    script: library.sh
-    build:
-      run_exports:
-        - {{ pin_subpackage("libgreeting") }}
-    requirements:
-      build:
-        - {{ compiler("c") }}
-  - name: greeting
-    script: program.sh
-    requirements:
-      build:
-        - {{ compiler("c") }}
-      host:
-        - {{ pin_subpackage("libgreeting", exact=True) }}
-    test:
-      commands:
-        - greeting
-about:
-  license: MIT
-"""
-SOURCES = {
-    "recipe/src/greeting.c": '#include <stdio.h>\nvoid greet(void) { puts("hello from aarch64"); }\n',
-    "recipe/src/main.c": "void greet(void);\nint main(void) { greet(); return 0; }\n",
-    "recipe/library.sh": 'mkdir -p "$PREFIX/lib"\n$CC -shared -fPIC greeting.c -o "$PREFIX/lib/libgreeting.so"\n',
-    "recipe/program.sh": 'mkdir -p "$PREFIX/bin"\n'
-    '$CC main.c -L"$PREFIX/lib" -lgreeting -Wl,-rpath,"$PREFIX/lib" -o "$PREFIX/bin/greeting"\n',
-}
 ENVIRONMENT = """\
 package:
   name: hello
@@ -149,58 +107,12 @@ def test_a_package_is_built_for_another_platform_and_not_tested(tmp_path: Path) 
     assert "not tested: it is cross-compiled, for linux-aarch64 on linux-64" in built.stdout + built.stderr
 
 
-def compiler(folder: Path) -> Path:
-    """Return a package that stands for conda-forge's cross compiler: it names Debian's."""
-    hook = f"export CC={shutil.which(CC)}\n"
-    return release_package(folder, "gcc_linux-aarch64", "14", payload={"etc/conda/activate.d/gcc.sh": hook.encode()})
-
-
-@pytest.mark.sampled
-@pytest.mark.needs(CC, QEMU)
-def test_what_debians_cross_compiler_makes_runs_on_the_target(tmp_path: Path) -> None:
-    channel = LocalChannel(root=tmp_path / "channel")
-    channel.add([(compiler(tmp_path / "made"), "linux-64")])
-    variants = f"channel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
-    feedstock = builders.feedstock(tmp_path / "feedstock", COMPILED, variants, FORGE, SOURCES)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
-    built = warm.kiln("-C", str(feedstock.root), "build", "linux_aarch64_", "--container", "none")
-    assert built.returncode == 0, built.stdout + built.stderr
-    packages = sorted((feedstock.root / "build_artifacts" / "linux-aarch64").glob("*.conda"))
-    prefix = tmp_path / "prefix"
-    for package in packages:
-        index = read_info_json(package, "index.json")
-        assert index["subdir"] == "linux-aarch64"
-        unpacked(package, prefix)
-    library = json.loads((packages[0].parent / "repodata.json").read_text())["packages.conda"][packages[1].name]
-    assert library["name"] == "libgreeting"
-    depends = read_info_json(packages[0], "index.json")["depends"]
-    assert depends == ["libgreeting >=1.2,<2.0a0"]
-    libc = subprocess.run([CC, "-print-sysroot"], capture_output=True, text=True, check=True).stdout.strip()
-    roots = (os.environ.get("QEMU_LD_PREFIX"), f"{libc.rstrip('/')}/usr/aarch64-linux-gnu")
-    root = next(folder for folder in roots if folder and Path(folder).is_dir())
-    said = subprocess.run(
-        [QEMU, "-L", root, str(prefix / "bin" / "greeting")], capture_output=True, text=True, check=False
-    )
-    assert (said.returncode, said.stdout) == (0, "hello from aarch64\n"), said.stderr
-
-
-def unpacked(package: Path, prefix: Path) -> None:
-    """Unpack a package's files, without its metadata, into a folder other than the one that it was built in."""
-    with open_package_members(package) as members:
-        for member, content in members:
-            if content is not None and not member.name.startswith("info/"):
-                target = prefix / member.name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content.read())
-                target.chmod(member.mode)
-
-
 CONFIG, AARCH64 = "linux_aarch64_", 183
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 SUFFIX = f".cpython-{sys.version_info.major}{sys.version_info.minor}-aarch64-linux-gnu.so"
 SYSCONFIG = "_sysconfigdata__linux_aarch64-linux-gnu"
-HOOK = "etc/conda/activate.d/activate-gcc_linux-aarch64.sh"  # before cross-python's, in the order of their names
 SYSROOT = Path("/usr/aarch64-linux-gnu/lib")
+SETTINGS = f"CONDA_BUILD_SYSROOT=/ QEMU_LD_PREFIX={SYSROOT.parent}"
 META = """\
 package:
   name: greetings
@@ -306,12 +218,6 @@ fi
 """
 
 
-def compiler_with_libraries(folder: Path) -> Path:
-    """Return a package that stands for conda-forge's cross compiler: it names Debian's, and the target's libraries."""
-    hook = f"export CC={shutil.which(CC)} CONDA_BUILD_SYSROOT=/ QEMU_LD_PREFIX={SYSROOT.parent}\n"
-    return release_package(folder, "gcc_linux-aarch64", "14", payload={HOOK: hook.encode()})
-
-
 def build_python(folder: Path) -> Path:
     """Return a package that stands for the build machine's Python: it runs the one of these tests."""
     script = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
@@ -346,7 +252,10 @@ def channel(tmp_path: Path) -> LocalChannel:
     target = host_python(folder / "target")
     result.add(
         [
-            *((package, "linux-64") for package in (compiler_with_libraries(folder), build_python(folder), cross)),
+            *(
+                (package, "linux-64")
+                for package in (compiler_stand_in(folder, CC, "linux-aarch64", SETTINGS), build_python(folder), cross)
+            ),
             (target, "linux-aarch64"),
             (sysroot(folder), "noarch"),
         ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -75,25 +74,6 @@ ANSWERS = SHARED / "lint" / "expected.json"
 EXPECTED: dict[str, dict[str, list[str]]] = json.loads(ANSWERS.read_text()) if ANSWERS.is_file() else {}
 LINT_CASES = sorted({label.rpartition("/")[0] for label in EXPECTED})
 OURS = {"recipe": ROOT, "serving": ROOT / "serving"}
-# conda-smithy prints no ids; its messages have them. What it would ask GitHub for is left out.
-SMITHY = """\
-import json, re, sys
-from conda_smithy import lint_recipe
-from conda_smithy.linter import hints, messages
-from conda_smithy.linter.messages.base import LinterMessage
-def id_of(self):
-    return str(self.identifier)
-LinterMessage.__str__ = LinterMessage.as_string = id_of
-for module in vars(messages).values():
-    for item in getattr(module, "__dict__", {}).values():
-        if isinstance(item, type) and issubclass(item, LinterMessage):
-            item.__str__ = item.as_string = id_of
-lint_recipe._maintainer_exists = lint_recipe._team_exists = lambda name: True
-lint_recipe.load_linter_toml_metadata = lambda *_: {"hints": {}}
-hints.get_global_pinning_python_min = lambda: None
-lints, more = lint_recipe.main(sys.argv[1], conda_forge=True, return_hints=True)
-print(json.dumps(sorted({*map(str, lints), *map(str, more)})))
-"""
 _NOT_READ = re.compile(r"(?m)^bot:\n(?:[ \t].*\n?)+")  # its schema is not conda-smithy's
 
 
@@ -152,22 +132,6 @@ def test_our_recipes_have_only_the_messages_that_the_page_explains(name: str) ->
     found = {message.id for message in messages}
     assert {item for item in found if not item.startswith("kiln-")} == documented(name)
     assert len(documented(name)) >= 3
-
-
-@pytest.mark.slow("a real recipe is rendered for its lints")
-@pytest.mark.trial
-@pytest.mark.needs("conda-smithy")
-@pytest.mark.parametrize("name", OURS)
-def test_conda_smithys_linter_has_the_same_about_our_recipes(name: str, tmp_path: Path) -> None:
-    """By the interpreter of the installed program, on a copy, which has no repository around it."""
-    folder = tmp_path / "feedstock"
-    ignore = shutil.ignore_patterns("build_artifacts", ".venv*", ".git", "__pycache__", "tests", "serving")
-    shutil.copytree(OURS[name], folder, ignore=ignore)
-    program = Path(shutil.which("conda-smithy") or "").read_text().splitlines()[0].removeprefix("#!").split()
-    words = [*program, "-c", SMITHY, str(folder / "recipe")]
-    ended = subprocess.run(words, env=dict(os.environ), text=True, capture_output=True, check=False, cwd=tmp_path)
-    assert ended.returncode == 0, ended.stderr
-    assert set(json.loads(ended.stdout.splitlines()[-1])) == documented(name)
 
 
 RECIPES = FIXTURES / "recipes_v1"

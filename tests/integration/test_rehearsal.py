@@ -21,7 +21,6 @@ from kiln.base.errors import (
     DiskFull,
     DownloadFailed,
     HashMismatch,
-    Interrupted,
     ReleaseRefused,
     UnsupportedPython,
 )
@@ -180,47 +179,6 @@ def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], 
     assert not (tmp_path / "channel").exists()
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
-@pytest.mark.trial
-@pytest.mark.needs("docker")
-def test_a_rehearsal_in_a_container_continues_after_a_kill_and_a_stop(
-    report: dict[str, Any], base_image: str, tmp_path: Path
-) -> None:
-    feedstock = copy_of_feedstock(tmp_path)
-    link_wheels(report, feedstock)
-    assert stopped(feedstock, signal.SIGKILL, during="build libtensorflow_cc") == -signal.SIGKILL
-    channel = feedstock / "build_artifacts" / "rehearsal" / INSIDE / "channel"
-    assert_whole(channel, has="libtensorflow_framework", lacks="libtensorflow_cc")
-    assert stopped(feedstock, signal.SIGINT, during="build tensorflow-base") == Interrupted.exit_code
-    assert_whole(channel, has="libtensorflow_cc", lacks="tensorflow-base")
-    ended = kiln(feedstock, "build", "--rehearse", "--container", "docker", "--json", INSIDE)
-    assert ended.returncode == 0, ended.stderr
-    run = json.loads(ended.stdout)
-    assert (run["container"], run["image"].partition("@")[0]) == ("docker", base_image)
-    config = config_of(json.loads(ended.stdout))
-    steps = {step["title"]: step["reused"] for step in config["steps"]}
-    assert (steps["build libtensorflow_framework"], steps["build libtensorflow_cc"]) == (True, True)
-    assert steps["build tensorflow-base"] is False
-    assert {package["tests"]["verdict"] for package in config["packages"]} == {"passed"}
-    assert [path for path in channel.rglob("*") if path.stat().st_uid != os.getuid()] == []
-    (python,) = channel.glob("linux-64/python-3.*.conda")
-    assert read_info_json(python, "about.json")["extra"]["interpreter"].startswith("/usr/bin/python3")
-    assert states_told(feedstock, "docker", "--rehearse") == "done"
-    assert states_told(feedstock, "none", "--rehearse") == "build", "what a container made is not the host's"
-    assert states_told(feedstock, "none") == "build", "a rehearsal does not count as a build"
-    assert not (feedstock / "build_artifacts" / f"conda-forge-build-done-{INSIDE}").exists()
-
-
-INSIDE = "linux_64_cuda_compiler_versionNonepython3.11.____cpython"  # the CPU config of the base image's Python
-
-
-@pytest.fixture
-def base_image() -> str:
-    """The base image in Docker, found or made."""
-    return shared_inputs.base_image(shared_inputs.docker_engine())
-
-
 def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:
     """Give a copy of the feedstock the wheels that a rehearsal of this clone has fetched."""
     store = feedstock / "build_artifacts" / "rehearsal" / "wheels"
@@ -228,41 +186,6 @@ def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:
     for wheel in (Path(report["channel"]).parents[1] / "wheels").glob("*.whl"):
         link_or_copy(wheel, store / wheel.name)
     return store
-
-
-def states_told(feedstock: Path, container: str, *words: str) -> str:
-    """Return the state of the config in a dry run."""
-    ended = kiln(feedstock, "build", "--dry-run", "--container", container, *words, INSIDE)
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout.split()[0]
-
-
-def stopped(feedstock: Path, number: signal.Signals, *, during: str) -> int:
-    """Send a signal to a rehearsal in a container once it says that a step begins; returns its exit code."""
-    words = ("-m", "kiln", "-C", str(feedstock), "build", "--rehearse", "--container", "docker", INSIDE)
-    argv = (sys.executable, *words)
-    with subprocess.Popen(argv, cwd=ROOT, text=True, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        assert process.stderr is not None
-        said = []
-        for line in process.stderr:
-            said.append(line)
-            if line.endswith(f": {during}\n"):
-                process.send_signal(number)
-                break
-        else:
-            pytest.fail("".join(said))
-        process.stderr.read()
-    return process.returncode
-
-
-def assert_whole(channel: Path, *, has: str, lacks: str) -> None:
-    """Every package of the channel can be read and stands in its index; one is there and another not."""
-    packages = {package.name: package for package in LocalChannel(root=channel).packages()}
-    names = {read_info_json(package, "index.json")["name"] for package in packages.values()}
-    assert has in names
-    assert lacks not in names
-    index = json.loads((channel / "linux-64" / "repodata.json").read_text())
-    assert set(index["packages.conda"]) == set(packages)
 
 
 @pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
@@ -502,33 +425,6 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     assert ran(prefix, "python", "-m", "pip", "check") == "No broken requirements found.\n"
     assert str(prefix) in ran(prefix, "pip", "--version")
     assert ran(prefix, "normalizer", "--version").startswith("Charset-Normalizer")
-
-
-SYSTEM = [path for path in interpreters() if path.parent == Path("/usr/bin")]
-
-
-@pytest.mark.slow("wheels are fetched, packaged and installed")
-@pytest.mark.parametrize("executable", SYSTEM, ids=str)
-def test_a_virtual_environment_of_the_systems_python_answers_as_that_does(executable: Path, tmp_path: Path) -> None:
-    subprocess.run((executable, "-m", "venv", "--without-pip", tmp_path / "v"), check=True)
-    assert python_search.probe_interpreter(
-        tmp_path / "v" / "bin" / "python", env=ENV
-    ) == python_search.probe_interpreter(executable, env=ENV)
-
-
-@pytest.mark.slow("wheels are fetched, packaged and installed")
-def test_a_second_run_fetches_and_makes_nothing(store: Path, tmp_path: Path) -> None:
-    python = PYTHONS[-1]
-    chosen = some(python)
-    lines: list[str] = []
-    paths = wheel_download.fetch_wheels(chosen, store, env=ENV)
-    assert wheel_download.fetch_wheels(chosen, store, env=ENV, on_line=lines.append) == paths
-    assert lines == []
-    fetched = [(path, wheel.sha256) for path, wheel in zip(paths, chosen, strict=True)]
-    first = convert_wheels(fetched, tmp_path, PackageTarget(python=python))
-    inodes = [package.stat().st_ino for package in first]
-    assert convert_wheels(fetched, tmp_path, PackageTarget(python=python)) == first
-    assert [package.stat().st_ino for package in first] == inodes
 
 
 @pytest.mark.slow("wheels are fetched, packaged and installed")

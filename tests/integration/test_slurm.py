@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import MachinesUnknown, WorkersLost
+from kiln.base.errors import WorkersLost
 from kiln.fleet.model import WorkerState
 from kiln.fleet.slurm.attempts import config_folder_name
 from kiln.state.results import ConfigState
@@ -127,15 +126,6 @@ def holding(shared: Path, config: str, attempt: int = 1) -> bool:
     return any("=== compile" in log.read_text() for log in logs)
 
 
-def job_name(root: Path) -> str:
-    (run,) = ledgered(root)
-    return run.workers[0].name
-
-
-def restarts(shared: Path) -> list[int]:
-    return [json.loads(file.read_text()).get("restarts") for file in shared.glob("run-*/*/*/state.json")]
-
-
 def assert_nothing_left(cluster: SlurmCluster, root: Path, shared: Path) -> None:
     assert not set(cluster.jobs().values()) - {"COMPLETED", "FAILED", "CANCELLED"}
     assert not list(shared.glob("run-*"))
@@ -195,34 +185,3 @@ def test_jobs_outlive_slurm_the_controller_and_a_drained_node(
     assert list((shared / "compile-cache").glob("*.json")), "jobs share Bazel's caches"
     assert_nothing_left(cluster, small, shared)
     assert planted_in(small) == []
-
-
-@pytest.mark.trial
-def test_slurm_restarts_a_job_of_a_failed_node_and_only_jobs_of_runs_are_cancelled(
-    cluster: SlurmCluster, small: Path, shared: Path, processes: Processes
-) -> None:
-    hold(small)
-    other = cluster.call(
-        "sbatch", "--parsable", "--job-name=other", "--mem=100M", "--output=/dev/null", "--wrap=sleep 600"
-    ).strip()
-    process = processes.start(small, shared, CUDA_311)
-    until(lambda: holding(shared, CUDA_311), "a build compiles", process, seconds=100)
-    node = cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%N", "--name", job_name(small)).strip()
-    cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    until(lambda: restarts(shared) == [1], "the job is started again", process, seconds=60)
-    process.kill()
-    process.wait()
-    listed = json.loads(kiln(cluster, small, "status", "--ask", "slurm"))
-    (run,) = ledgered(small)
-    assert (CUDA_311, "RUNNING") in {(job["config"], job["state"]) for job in listed if job["run"] == run.id}
-    kiln(cluster, small, "sweep", "--provider", "slurm")
-    assert cluster.job_ids("RUNNING").get(CUDA_311), "the run can be continued"
-    cluster.stop_controller()
-    kiln(cluster, small, "down", code=MachinesUnknown.exit_code)
-    cluster.start_controller()
-    kiln(cluster, small, "down")
-    assert other in cluster.call("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%A").split()
-    cluster.call("scancel", other)
-    until(lambda: cluster.jobs()["other"] == "CANCELLED", "the other job ends", seconds=60)
-    assert [run.finished is None for run in ledgered(small)] == [False]
-    assert not list(shared.glob("run-*"))

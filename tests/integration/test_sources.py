@@ -137,15 +137,15 @@ def tarball(path: Path, *, top: str = "app-1/") -> Path:
     return path
 
 
-def build(folder: Path, source: str, files: Mapping[str, str], engine: str) -> subprocess.CompletedProcess[str]:
+def build(folder: Path, source: str, files: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     feedstock = builders.feedstock(folder / "feedstock", HEAD + source + SCRIPT, files=files)
     words = ("-C", str(feedstock.root))
     warm.kiln(*words, "rerender", "--no-pinning", check=True)
-    return warm.kiln(*words, "build", "--all", "--container", "none", "--engine", engine)
+    return warm.kiln(*words, "build", "--all", "--container", "none")
 
 
-def work(folder: Path, source: str, files: Mapping[str, str] | None = None, *, engine: str = "rattler-build") -> Work:
-    ended = build(folder, source, files or {}, engine)
+def work(folder: Path, source: str, files: Mapping[str, str] | None = None) -> Work:
+    ended = build(folder, source, files or {})
     assert ended.returncode == 0, ended.stdout + ended.stderr
     (package,) = (folder / "feedstock" / "build_artifacts").glob("*/keys-*.conda")
     return Work.of(package)
@@ -166,16 +166,8 @@ class Work(dict[str, tuple[bytes, bool, str]]):
         return found
 
 
-def compared(tmp_path: Path, source: str, files: Mapping[str, str] | None = None) -> Work:
-    """Return the files in rattler-build's work directory, after comparing them with conda-build's, where that is."""
-    own = work(tmp_path / "own", source, files)
-    if shutil.which("conda-build"):
-        assert own == work(tmp_path / "other", source, files, engine="conda-build")
-    return own
-
-
 def refused(folder: Path, source: str, code: int, files: Mapping[str, str] | None = None) -> str:
-    ended = build(folder, source, files or {}, "rattler-build")
+    ended = build(folder, source, files or {})
     assert ended.returncode == code, ended.stdout + ended.stderr
     assert not list((folder / "feedstock" / "build_artifacts").glob("*/keys-*.conda"))
     return ended.stderr
@@ -207,7 +199,7 @@ def test_files_and_hashes(tmp_path: Path) -> None:
         "renamed": f"    url: {up}/data.bin\n    fn: other\n    sha384: {HASHES['sha384'](b'data').hexdigest()}\n",
         "wheel": f"    url: {up}/app-1-py3-none-any.whl\n    patches:\n      - new.patch\n",
     }
-    found = compared(tmp_path, entries(sources), {"recipe/new.patch": patch})
+    found = work(tmp_path, entries(sources), {"recipe/new.patch": patch})
     for folder in (*HASHES, "all", "named"):
         assert found[f"{folder}/sub/two.sh"] == (FILES["sub/two.sh"], True, "")
         assert found[f"{folder}/link"][2] == "sub/two.sh"
@@ -268,7 +260,7 @@ def test_content_hashes(tmp_path: Path) -> None:
         "part": f"    url: {archive.as_uri()}\n    content_sha256: {small}\n{skipped}",
         "local": f"    path: src\n    content_sha256: {small}\n",
     }
-    found = compared(tmp_path, entries(sources), local)
+    found = work(tmp_path, entries(sources), local)
     assert found["part/sub/binary"][0] == FILES["sub/binary"]
     wrong = f"source:\n  url: {archive.as_uri()}\n  content_sha256: {small}\n"
     message = refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
@@ -286,26 +278,16 @@ def test_links_and_tops(tmp_path: Path) -> None:
         "deep/er": "    path: src\n    path_via_symlink: true\n",
     }
     files = {"recipe/src/one": "1", "recipe/new.patch": patch.replace("one.txt", "app-1/one.txt")}
-    found = compared_but_links(tmp_path, entries(sources), files)
+    found = work(tmp_path, entries(sources), files)
+    assert found["deep/er"][2].endswith("feedstock/recipe/src")
     assert found["top/app-1/sub/two.sh"] == (FILES["sub/two.sh"], True, "")
     assert found["patched/app-1/one.txt"][0] == b"new\n"
-
-
-def compared_but_links(tmp_path: Path, source: str, files: Mapping[str, str]) -> Work:
-    """Compare the engines, and what the link in the work directory leads to: the recipe's folder, of each feedstock."""
-    own = work(tmp_path / "own", source, files)
-    assert own["deep/er"][2].endswith("own/feedstock/recipe/src")
-    if shutil.which("conda-build"):
-        other = work(tmp_path / "other", source, files, engine="conda-build")
-        assert other.pop("deep/er")[2].endswith("other/feedstock/recipe/src")
-        assert {name: file for name, file in own.items() if name != "deep/er"} == other
-    return own
 
 
 @pytest.mark.slow("a feedstock is built for each kind of source")
 def test_a_link_is_not_made_over_files(tmp_path: Path) -> None:
     sources = {".": "    path: all\n", "data": "    path: src\n    path_via_symlink: true\n"}
-    ended = build(tmp_path, entries(sources), {"recipe/all/data/x": "", "recipe/src/y": ""}, "rattler-build")
+    ended = build(tmp_path, entries(sources), {"recipe/all/data/x": "", "recipe/src/y": ""})
     assert ended.returncode != 0
     assert not (tmp_path / "feedstock" / "recipe" / "src" / "x").exists()
 
@@ -328,7 +310,7 @@ def test_mercurial(tmp_path: Path) -> None:
     patch = "--- a/one.txt\n+++ b/one.txt\n@@ -1 +1 @@\n-one\n+new\n"
     url = f"    hg_url: {repository.as_uri()}\n"
     sources = {"tip": url, "tagged": f"{url}    hg_tag: v1\n    patches:\n      - new.patch\n"}
-    found = compared(tmp_path, entries(sources), {"recipe/new.patch": patch})
+    found = work(tmp_path, entries(sources), {"recipe/new.patch": patch})
     assert "tip/later.txt" in found
     assert "tagged/later.txt" not in found
     assert found["tagged/one.txt"][0] == b"new\n"
@@ -358,12 +340,12 @@ def test_subversion(tmp_path: Path) -> None:
         "user": f"{lines}    svn_username: me\n    svn_password: swordfish-7\n",
     }
     sources["alone"] += f"    content_sha256: {small_hash(tmp_path)}\n"
-    found = compared(tmp_path, entries(sources))
+    found = work(tmp_path, entries(sources))
     assert "head/later.txt" in found
     assert "first/later.txt" not in found
-    (log,) = (tmp_path / "own" / "feedstock" / "build_artifacts" / "logs").glob("*/*.log")
+    (log,) = (tmp_path / "feedstock" / "build_artifacts" / "logs").glob("*/*.log")
     assert "revision 3" in log.read_text()
-    places = [*(tmp_path / "own" / "feedstock" / "build_artifacts").rglob("*")]
+    places = [*(tmp_path / "feedstock" / "build_artifacts").rglob("*")]
     leaks = [place.name for place in places if place.is_file() and b"swordfish-7" in place.read_bytes()]
     assert set(leaks) == {"meta.yaml.template"}  # the recipe as its author has written it
     message = refused(tmp_path / "none", f"source:\n{lines}    svn_rev: 99\n", RecipeFault.exit_code)
@@ -389,7 +371,7 @@ def test_the_content_of_a_git_source(tmp_path: Path) -> None:
     expected = folder_content_hash(repository, "sha512")
     run(repository, ("git", "init", "-q"), ("git", "add", "."), (*identity, "commit", "-qm", "m"), ("git", "tag", "v1"))
     source = f"source:\n  git_url: {repository.as_uri()}\n  git_tag: v1\n  content_hash_skip:\n    - .git/\n"
-    assert "one.txt" in compared(tmp_path, f"{source}  content_sha512: {expected}\n")
+    assert "one.txt" in work(tmp_path, f"{source}  content_sha512: {expected}\n")
     wrong = f"{source}  content_sha512: {'0' * 128}\n"
     assert "content_sha512 is" in refused(tmp_path / "wrong", wrong, HashMismatch.exit_code)
 
@@ -422,7 +404,7 @@ def test_archives_that_the_engine_does_not_unpack(tmp_path: Path) -> None:
     run(tmp_path, ("bsdtar", "-c", "--format=ustar", "-f", str(misnamed), "-C", str(tree), "app-1"))
     digest = hashlib.sha256(misnamed.read_bytes()).hexdigest()
     sources["misnamed"] = f"    url: {misnamed.as_uri()}\n    sha256: {digest}\n"
-    found = compared(tmp_path, entries(sources))
+    found = work(tmp_path, entries(sources))
     tops = {"tar.lzma": "", "tar.z": "", "misnamed": "", "7z": "app-1/", "rpm": "app-1/"}
     for folder, top in tops.items():
         assert found[f"{folder}/{top}sub/two.sh"] == (FILES["sub/two.sh"], True, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,14 +11,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import MissingTool, SolveFailed, TestsFailed
+from kiln.base.errors import MissingTool, SolveFailed
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import read_info_json
-from kiln.feedstock import config_file
 from kiln.image import worker
-from kiln.recipe import feedstock as recipe_feedstock
-from kiln.recipe import pins, render
-from tests import warm
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
 from tests.packages import release_package
 
@@ -249,55 +244,3 @@ def test_a_requirement_that_no_channel_has_is_named(
 
 ROOT = Path(__file__).parents[2]
 SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"
-
-
-@pytest.fixture
-def small_with_channel(tmp_path: Path) -> Path:
-    """The small feedstock with a channel in a folder of this machine."""
-    root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
-    channel = LocalChannel(root=tmp_path / "channel")
-    channel.add([(release_package(tmp_path, "unused"), "linux-64")])
-    with (root / "recipe" / "conda_build_config.yaml").open("a") as file:
-        file.write(f"channel_sources:\n  - {channel.url}\n")
-    warm.kiln("-C", str(root), "rerender", check=True)
-    return root
-
-
-def by_conda_build(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Build on this machine by conda-build."""
-    return kiln(root, "--engine", "conda-build", "--container", "none", *words, sha="abc")
-
-
-@pytest.mark.trial
-@pytest.mark.needs("conda-build")
-def test_conda_build_makes_what_kiln_has_rendered(small_with_channel: Path) -> None:
-    for_cpu = ("--all", "--filter", "*None*", "-j", "2")  # both make a package of one name, and test it
-    ended = by_conda_build(small_with_channel, *for_cpu)
-    assert ended.returncode == 0, ended.stderr
-    feedstock = recipe_feedstock.load(small_with_channel)
-    configs = sorted(file.stem for file in feedstock.config_folder.glob("*None*.yaml"))
-    assert len(configs) == 2
-    rendered = [
-        pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, config)))
-        for config in configs
-    ]
-    outputs = {output.package_file_name: output for item in rendered for output in item.outputs}
-    made = {file.name: file for file in (small_with_channel / "build_artifacts" / "linux-64").glob("*.conda")}
-    assert made.keys() == outputs.keys()
-    for name, file in made.items():
-        assert read_info_json(file, "hash_input.json") == outputs[name].used
-        assert read_info_json(file, "about.json")["extra"]["sha"] == "abc"
-    again = by_conda_build(small_with_channel, *for_cpu, "--json")
-    assert {entry["state"] for entry in json.loads(again.stdout)["configs"]} == {"cached"}
-
-
-@pytest.mark.trial
-@pytest.mark.needs("conda-build")
-def test_a_package_with_failed_tests_in_conda_build_is_not_published(small_with_channel: Path) -> None:
-    recipe = small_with_channel / "recipe" / "meta.yaml"
-    recipe.write_text(recipe.read_text().replace("bash check.sh", "echo looking; false; bash check.sh"))
-    config = min(file.stem for file in (small_with_channel / ".ci_support").glob("*.yaml"))
-    ended = by_conda_build(small_with_channel, config)
-    assert ended.returncode == TestsFailed.exit_code, ended.stderr
-    assert "looking" in ended.stderr
-    assert not list((small_with_channel / "build_artifacts").glob("*/*.conda"))
