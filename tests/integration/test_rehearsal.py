@@ -5,11 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +27,6 @@ from kiln.build.rehearsal.inputs import cpu_config_for_python
 from kiln.build.rehearsal.packages import PackageTarget, convert_wheels, cuda_metadata, library_run_exports
 from kiln.build.rehearsal.python_package import write_python_packages
 from kiln.build.rehearsal.wheel_download import PYTHONS, plan_from_locks
-from kiln.build.rehearsal.wheels import LockedWheel
 from kiln.conda import pypi
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import read_info_json
@@ -46,6 +42,8 @@ from tests.small_disks import mounted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from kiln.build.rehearsal.wheels import LockedWheel
 
 pytestmark = pytest.mark.sampled
 ROOT = Path(__file__).parents[2]
@@ -351,12 +349,6 @@ install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(p
 sys.stdout.flush()
 os._exit(0)
 """
-CONVERT = """
-import sys
-from pathlib import Path
-from kiln.build.rehearsal.packages import PackageTarget, convert_wheel
-convert_wheel(Path(sys.argv[1]), "0" * 64, Path(sys.argv[2]), PackageTarget(python="3.11"))
-"""
 
 
 def some(python: str) -> tuple[LockedWheel, ...]:
@@ -425,38 +417,6 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     assert ran(prefix, "python", "-m", "pip", "check") == "No broken requirements found.\n"
     assert str(prefix) in ran(prefix, "pip", "--version")
     assert ran(prefix, "normalizer", "--version").startswith("Charset-Normalizer")
-
-
-@pytest.mark.slow("wheels are fetched, packaged and installed")
-def test_a_killed_conversion_leaves_nothing_under_a_final_name(tmp_path: Path) -> None:
-    wheel, made = tmp_path / "big-1-py3-none-any.whl", tmp_path / "made"
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("big/data", os.urandom(200_000_000))
-        archive.writestr("big-1.dist-info/METADATA", "Name: big\nVersion: 1\n")
-        archive.writestr("big-1.dist-info/WHEEL", "Wheel-Version: 1.0\n")
-    work = [sys.executable, "-c", CONVERT, str(wheel), str(made)]
-    how: int | None = None
-    while how != -signal.SIGKILL:  # a busy machine may let it end before this process is awake to kill it
-        shutil.rmtree(made, ignore_errors=True)
-        with subprocess.Popen(work, cwd=ROOT) as process:
-            while not list(made.glob(".big*.part")) and process.poll() is None:
-                time.sleep(0.005)
-            process.kill()
-        how = process.returncode
-        assert how in {0, -signal.SIGKILL}
-    assert list(made.glob("*.conda")) == []
-    subprocess.run(work, cwd=ROOT, check=True)
-    assert [package.name.partition("-py")[0] for package in made.glob("*.conda")] == ["big-1"]
-
-
-@pytest.mark.slow("wheels are fetched, packaged and installed")
-def test_pip_refuses_a_wheel_whose_hash_differs(tmp_path: Path) -> None:
-    (six,) = (wheel for wheel in some("3.11") if wheel.name == "six")
-    other = LockedWheel(name="six", version=six.version, file=six.file, size=1, sha256="a" * 64, pythons=six.pythons)
-    with pytest.raises(HashMismatch, match=six.file) as caught:
-        wheel_download.fetch_wheels([other], tmp_path, env=ENV)
-    assert six.sha256 in caught.value.why
-    assert list(tmp_path.glob("*.whl")) == []
 
 
 @pytest.mark.slow("wheels are fetched, packaged and installed")
