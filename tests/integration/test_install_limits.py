@@ -312,11 +312,11 @@ def test_waiting_for_the_cache_that_another_program_works_on_is_no_stall(tmp_pat
 
 
 VERIFIED: dict[str, tuple[Mapping[str, Answer], str, type[KilnError]]] = {
-    "a body that is cut off": ({"chain.jsonl": lambda handler: handler.begin(1000)}, "", DownloadFailed),
-    "a server that answers nothing": ({"chain.jsonl": silent}, "stall=2", DownloadFailed),
-    "an endless file": ({"chain.jsonl": endless}, "index=20MB", LimitExceeded),
+    "a body that is cut off": ({"app-1-0.conda.intoto.json": lambda handler: handler.begin(1000)}, "", DownloadFailed),
+    "a server that answers nothing": ({"app-1-0.conda.intoto.json": silent}, "stall=2", DownloadFailed),
+    "an endless file": ({"app-1-0.conda.intoto.json": endless}, "index=20MB", LimitExceeded),
     "a deep index": (
-        {"chain.jsonl": sending(b""), "repodata.json": sending(b"[" * 100_000)},
+        {"app-1-0.conda.intoto.json": sending(b""), "repodata.json": sending(b"[" * 100_000)},
         "",
         BrokenIndex,
     ),
