@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import rattler.package_streaming
@@ -31,7 +31,8 @@ from tests.packages import hostile_package, release_package
 from tests.small_disks import mounted
 from tests.solving import record, rendered, stand_ins, write
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "fixtures" / "small-tensorflow" / "recipe"
 SOURCE = RECIPE / "source"
 VERSION = "2.0.1"
-LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 INTERFACE = ("tensorflow/c/c_api.cc", "tensorflow/core/kernels/saxpy.cc", "tensorflow/core/kernels/no_cuda.cc")
 PKG_CONFIG, CMAKE = "by pkg-config", "by CMake"
 # The headers of the wheel (tools/pip_package/BUILD), by their places in the sources.

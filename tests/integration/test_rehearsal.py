@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from kiln.build.rehearsal.wheels import LockedWheel
 
-pytestmark = pytest.mark.sampled
+pytestmark = [pytest.mark.sampled, pytest.mark.slow("wheels are fetched, packaged and installed, TensorFlow's too")]
 ROOT = Path(__file__).parents[2]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 OWN = python_search.first_available_interpreter(
@@ -53,15 +53,18 @@ OWN = python_search.first_available_interpreter(
 )
 PYTHON = "" if OWN is None else OWN.minor_version  # of the config that is rehearsed here when none is named
 PRODUCT = "import tensorflow as tf; print(float(tf.reduce_sum(tf.matmul(tf.ones([3, 4]), tf.ones([4, 5])))))"
+# py-rattler may crash when its interpreter ends, after the work is done: a process of its own, ended at once.
 INSTALL = """
 import os, sys
 from pathlib import Path
-from kiln.conda import solve as solve_and_install
+from kiln.conda.solve import install, solve
 from kiln.conda.solve import machine_virtual_packages
-records = solve_and_install.solve([sys.argv[1]], ["tensorflow"], virtual_packages=machine_virtual_packages())
-solve_and_install.install(records, Path(sys.argv[2]), cache=Path(sys.argv[3]))
-os._exit(0)  # past py-rattler's tear-down, as kiln itself leaves
+url, prefix, cache, *specs = sys.argv[1:]
+install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
+sys.stdout.flush()
+os._exit(0)
 """
+needs_python = pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
 
 
 def kiln(root: Path, *words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -89,8 +92,7 @@ def config_of(run: dict[str, Any]) -> dict[str, Any]:
     return {**config, "channel": str(Path(config["packages"][0]["artifact"]["path"]).parents[1])}
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> None:
     told = {package["artifact"]["name"]: package["tests"]["verdict"] for package in report["packages"]}
     assert told == dict.fromkeys(
@@ -98,8 +100,7 @@ def test_all_packages_are_built_and_pass_their_tests(report: dict[str, Any]) -> 
     )
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, Any]) -> None:
     feedstock = recipe_feedstock.load(ROOT)
     rendered = pins.close_static_pins(render.render(feedstock, read_config(feedstock, report["config"])))
@@ -118,8 +119,7 @@ def test_the_packages_metadata_is_that_of_the_rendered_recipe(report: dict[str, 
         assert index.get("constrains", []) == sorted(output.requirements.run_constrained)
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_the_packages_require_the_c_library_and_the_processor_and_have_compiled_modules(
     report: dict[str, Any],
 ) -> None:
@@ -132,8 +132,7 @@ def test_the_packages_require_the_c_library_and_the_processor_and_have_compiled_
     assert len([path for path in files if path.endswith(".pyc")]) == len(modules) > 1000
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
     runs = json.loads(kiln(ROOT, "runs", "--all", "--json").stdout)  # other tests, or a user, may have rehearsed before
     built = [run["run"] for run in runs if run["rehearsal"] and run["configs"].get(report["config"]) == "done"]
@@ -145,18 +144,18 @@ def test_what_the_wheel_lacks_is_said(report: dict[str, Any]) -> None:
     ]
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_a_fresh_prefix_from_the_channel_computes(report: dict[str, Any], tmp_path: Path) -> None:
     prefix = tmp_path / "a prefix"
     channel = LocalChannel(root=Path(report["channel"])).url
-    subprocess.run((sys.executable, "-c", INSTALL, channel, prefix, tmp_path / "cache"), cwd=ROOT, check=True)
+    subprocess.run(
+        (sys.executable, "-c", INSTALL, channel, prefix, tmp_path / "cache", "tensorflow"), cwd=ROOT, check=True
+    )
     ran = subprocess.run((prefix / "bin" / "python", "-c", PRODUCT), capture_output=True, text=True, check=False)
     assert ran.stdout == "60.0\n", ran.stderr
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> None:
     with shared_inputs.turn("rehearsal"):
         ended = kiln(ROOT, "build", "--rehearse", "--json", report["config"])
@@ -166,8 +165,7 @@ def test_the_same_rehearsal_again_finds_everything(report: dict[str, Any]) -> No
     assert [package["artifact"] for package in again["packages"]] == [item["artifact"] for item in report["packages"]]
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_a_rehearsal_is_marked_and_refused_as_a_release(report: dict[str, Any], tmp_path: Path) -> None:
     paths = [package["artifact"]["path"] for package in report["packages"]]
     assert all(read_info_json(Path(path), "about.json")["extra"]["rehearsal"] is True for path in paths)
@@ -186,8 +184,7 @@ def link_wheels(report: dict[str, Any], feedstock: Path) -> Path:
     return store
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_a_tampered_wheel_is_refused_and_nothing_is_made_of_it(report: dict[str, Any], tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     store = link_wheels(report, feedstock)
@@ -209,8 +206,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield feedstock
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_disk: Path) -> None:
     ended = kiln(small_disk, "build", "--rehearse")
     assert ended.returncode == DiskFull.exit_code
@@ -218,8 +214,7 @@ def test_a_disk_that_is_too_small_is_reported_before_anything_is_fetched(small_d
     assert not list(small_disk.rglob("*.whl"))
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     feedstock = copy_of_feedstock(tmp_path)
     config = cpu_config_for_python(recipe_feedstock.load(feedstock), PYTHON).name
@@ -239,8 +234,7 @@ def test_two_of_one_config_at_once_are_refused(tmp_path: Path) -> None:
     assert f"process {process.pid}" in ended.stderr
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
     folders = (Path("/usr/bin"), Path("/usr/local/bin"))
     python = next(item for item in PYTHONS if not any((folder / f"python{item}").exists() for folder in folders))
@@ -261,8 +255,7 @@ def test_without_a_python_nothing_is_fetched(tmp_path: Path) -> None:
     assert not [path for path in (feedstock / "build_artifacts").rglob("*") if path.suffix in {".whl", ".conda"}]
 
 
-@pytest.mark.slow("TensorFlow's own rehearsal, once for all tests")
-@pytest.mark.skipif(OWN is None, reason="this machine has no Python that TensorFlow has wheels for")
+@needs_python
 @pytest.mark.parametrize("executable", ["/usr/bin/perl", "/no/such/python3.11"])
 def test_an_unsupported_python_is_refused(executable: str, tmp_path: Path) -> None:
     ended = kiln(copy_of_feedstock(tmp_path), "build", "--rehearse", "--python", executable)
@@ -338,17 +331,6 @@ print(json.dumps({
     "modules": [module.__file__ for module in (charset_normalizer, idna, six, wrapt, ssl)],
 }))
 """
-# py-rattler may crash when its interpreter ends, after the work is done: a process of its own, ended at once.
-INSTALL = """
-import os, sys
-from pathlib import Path
-from kiln.conda.solve import install, solve
-from kiln.conda.solve import machine_virtual_packages
-url, prefix, cache, *specs = sys.argv[1:]
-install(solve([url], specs, virtual_packages=machine_virtual_packages()), Path(prefix), cache=Path(cache))
-sys.stdout.flush()
-os._exit(0)
-"""
 
 
 def some(python: str) -> tuple[LockedWheel, ...]:
@@ -398,7 +380,6 @@ def ran(prefix: Path, *words: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow("wheels are fetched, packaged and installed")
 @pytest.mark.parametrize("executable", interpreters(), ids=str)
 def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, store: Path, tmp_path: Path) -> None:
     interpreter = python_search.probe_interpreter(executable, env=ENV)
@@ -419,7 +400,6 @@ def test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix(executable: Path, 
     assert ran(prefix, "normalizer", "--version").startswith("Charset-Normalizer")
 
 
-@pytest.mark.slow("wheels are fetched, packaged and installed")
 def test_without_a_network_the_error_says_so_without_a_password(tmp_path: Path) -> None:
     (six,) = (wheel for wheel in some("3.11") if wheel.name == "six")
     lines: list[str] = []

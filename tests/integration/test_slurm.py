@@ -100,14 +100,6 @@ def processes(cluster: SlurmCluster) -> Iterator[Processes]:
     processes.end()
 
 
-def kiln(cluster: SlurmCluster, root: Path, *arguments: str, code: int = 0) -> str:
-    result = subprocess.run(
-        words(root, *arguments), env=cluster.environment, cwd=ROOT, check=False, capture_output=True, text=True
-    )
-    assert result.returncode == code, result.stderr
-    return result.stdout
-
-
 def wait(root: Path, process: subprocess.Popen[bytes]) -> int:
     code = process.wait(timeout=300)
     sys.stdout.write((root / "controller.log").read_text())

@@ -243,4 +243,3 @@ def test_a_requirement_that_no_channel_has_is_named(
 
 
 ROOT = Path(__file__).parents[2]
-SMALL = ROOT / "tests" / "fixtures" / "small-feedstock"

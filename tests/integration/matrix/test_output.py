@@ -71,8 +71,6 @@ def test_an_interrupted_build_has_junits_xml(small: Path, tmp_path: Path) -> Non
     assert (suite.get("name"), suite.get("errors")) == (CPU_312, "1")
 
 
-FIXTURES = ROOT / "tests" / "fixtures"
-CONFIG = "linux_64_cuda_compiler_versionNoneinterpreter3.11"
 REPLAY = """\
 mkdir -p dist
 echo "compiled for CUDA $cuda_compiler_version with $(cat greeting.txt)" >dist/small.txt
@@ -84,18 +82,17 @@ echo "compiling with $interpreter is over"
 
 
 @pytest.fixture
-def replaying(tmp_path: Path) -> Path:
+def replaying(small: Path) -> Path:
     """The small feedstock, whose compile replays Bazel's events and waits until somebody writes into ``go-on``."""
-    root = Path(shutil.copytree(FIXTURES / "small-feedstock", tmp_path / "small-feedstock"))
-    shutil.copy(FIXTURES / "bazel-events" / "again.json", root / "recipe" / "events.json")
-    os.mkfifo(tmp_path / "go-on")  # kiln refuses pipes in a feedstock
-    (root / "recipe" / "build.sh").write_text(REPLAY.replace("{go_on}", str(tmp_path / "go-on")))
-    return root
+    shutil.copy(ROOT / "tests" / "fixtures" / "bazel-events" / "again.json", small / "recipe" / "events.json")
+    os.mkfifo(small.parent / "go-on")  # kiln refuses pipes in a feedstock
+    (small / "recipe" / "build.sh").write_text(REPLAY.replace("{go_on}", str(small.parent / "go-on")))
+    return small
 
 
 @pytest.mark.sampled
 def test_a_stalled_compile_is_reported_and_continues(replaying: Path) -> None:
-    words = ("build", CONFIG, "--container", "none", "--stall", "0.03", "--json")
+    words = ("build", CPU_311, "--container", "none", "--stall", "0.03", "--json")
     run = (sys.executable, "-m", "kiln", "-C", str(replaying), *words)
     with subprocess.Popen(run, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None

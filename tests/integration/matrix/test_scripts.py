@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import select
-import shutil
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from kiln.recipe.feedstock import Feedstock
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigState
 from kiln.state.store.layout import ArtifactLayout
-from tests.integration.matrix.helpers import CPU_311, SMALL, kiln, packages, replace, states, usable, words
+from tests.integration.matrix.helpers import CPU_311, kiln, packages, replace, states, usable, words
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
@@ -30,13 +29,12 @@ SEES = 'echo "{} sees $(ls /sys/class/net | tr "\\n" " ")"\n'
 
 
 @pytest.fixture
-def printing(tmp_path: Path) -> Path:
-    """A copy of the small feedstock whose scripts print the networks that they see."""
-    root = shutil.copytree(SMALL, tmp_path / "small-feedstock")
-    replace(root, "build.sh", "mkdir", f"{SEES.format('compile')}mkdir")
-    replace(root, "install-app.sh", "mkdir", f"{SEES.format('small')}mkdir")
-    replace(root, "check.sh", "test ", f"{SEES.format('test')}test ")
-    return root
+def printing(small: Path) -> Path:
+    """The small feedstock, whose scripts print the networks that they see."""
+    replace(small, "build.sh", "mkdir", f"{SEES.format('compile')}mkdir")
+    replace(small, "install-app.sh", "mkdir", f"{SEES.format('small')}mkdir")
+    replace(small, "check.sh", "test ", f"{SEES.format('test')}test ")
+    return small
 
 
 def seen(root: Path) -> dict[str, set[str]]:
@@ -92,12 +90,6 @@ def test_a_compile_without_network_is_reported_even_with_a_known_cause(printing:
 
 # pty.spawn stands between this test and a terminal, and hands the exit code on.
 AT_A_TERMINAL = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Path:
-    """A copy of the small feedstock."""
-    return shutil.copytree(SMALL, tmp_path / "small-feedstock")
 
 
 def debug(root: Path, where: str, lines: str, *more: str) -> subprocess.CompletedProcess[str]:

@@ -276,7 +276,3 @@ def mirrored(bucket: StoreTarget, folder: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(client.get_object(Bucket="wheels", Key=item["Key"])["Body"].read())
     return folder
-
-
-def listed(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
