@@ -260,12 +260,17 @@ about:
     - https://dev.example.org
   doc_url: https://docs.example.org/
   license: MIT
+  doc_source_url: https://docs.example.org/source
   license_family: MIT
+  license_url: https://example.org/license
   license_file: licenses/COPYING
   summary: A contract
+  description: has {% raw %}${{ braces }}{% endraw %}
   keywords: one
   identifiers:
     - doi:1
+  tags:
+    - a
 extra:
   recipe-maintainers:
     - someone
@@ -662,10 +667,18 @@ def test_about(outcome: Outcome) -> None:
     }  # fmt: skip
     assert about["extra"]["recipe-maintainers"] == ["someone"]
     if outcome.old_form:
-        values = {key: about[key] for key in ("home", "dev_url", "license_family", "keywords", "identifiers")}
-        assert list(values.values()) == [
-            *("https://example.org, https://example.com", ["https://dev.example.org"], "MIT", ["one"], ["doi:1"]),
-        ]
+        expected = {
+            "home": "https://example.org, https://example.com",
+            "dev_url": ["https://dev.example.org"],
+            "doc_source_url": "https://docs.example.org/source",
+            "license_family": "MIT",
+            "license_url": "https://example.org/license",
+            "description": "has ${{ braces }}",
+            "keywords": ["one"],
+            "identifiers": ["doi:1"],
+            "tags": ["a"],
+        }
+        assert {key: about[key] for key in expected} == expected
 
 
 def test_paths(outcome: Outcome) -> None:
