@@ -24,7 +24,7 @@ from kiln.conda import package_reader, package_writer
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import InfoFile
 from kiln.recipe import pins
-from tests import builders
+from tests import builders, warm
 from tests.packages import compiler_stand_in, python_stand_in, release_package
 
 if TYPE_CHECKING:
@@ -731,7 +731,7 @@ REFUSED: dict[str, tuple[str, type[KilnError], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refusal_says_why(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_says_why(name: str, tmp_path: Path) -> None:
     recipe, error, told = REFUSED[name]
     channel = LocalChannel(root=tmp_path / "channel")
     user = release_package(tmp_path / "made", "user", depends=["own"])
@@ -743,9 +743,9 @@ def test_a_refusal_says_why(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     script = {"recipe/run_test.sh": "exit 3\n"} if "script" in name else {}
     root = builders.feedstock(tmp_path / "f", OWN + recipe, f"channel_sources:\n  - {channel.url}\n", files=script).root
     kiln(root, "rerender", "--no-pinning")
-    assert run(["-C", str(root), "build", "--all", "--container", "none"]) == error.exit_code
-    printed = capsys.readouterr().err
-    assert [text for text in told if text not in printed] == []
+    ended = warm.kiln("-C", str(root), "build", "--all", "--container", "none")
+    assert ended.returncode == error.exit_code, ended.stderr
+    assert [text for text in told if text not in ended.stderr] == []
 
 
 def test_packages_are_tested_by_the_config_that_renders_them(
