@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from kiln.base.errors import KilnError
 
-pytestmark = pytest.mark.needs("gcc", "readelf")
+pytestmark = [pytest.mark.needs("gcc", "readelf"), pytest.mark.slow("a recipe passes through every command")]
 SOURCES = {
     "recipe/src/text": "one\n",
     "recipe/src/data/deep.txt": "deep\n",
