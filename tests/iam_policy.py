@@ -25,7 +25,6 @@ ACCOUNT, REGION = "123456789012", "us-east-1"  # moto's
 POLICY: dict[str, Any] = json.loads(re.findall(r"```json\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0])
 STATEMENTS: tuple[dict[str, Any], ...] = tuple(POLICY["Statement"])
 ALWAYS_ALLOWED = {"sts:GetCallerIdentity"}  # whatever policies say
-TAGGED_ON_CREATION = {"RunInstances", "CreateSecurityGroup", "CreateLaunchTemplate"}
 # The parameters that name the resources of a call: their kind, and that of the resource's ARN.
 NAMING = {
     "InstanceId": "instance",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
+import sys
 import tarfile
 import zipfile
 from typing import TYPE_CHECKING
@@ -37,6 +39,23 @@ def release_package(
         "licenses/LICENCE": "do as you like",
     }
     return conda_package(folder / f"{name}-{version}-{build}.conda", info, payload=payload)
+
+
+def python_stand_in(folder: Path, version: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> Path:
+    """Write a package that stands for a Python: it runs the one of these tests, in containers the system's."""
+    program = f"""#!/bin/sh
+python={sys.executable}; test -x "$python" || python=python3
+PYTHONPATH="$(echo "${{0%/bin/*}}"/lib/python*/site-packages)" exec "$python" "$@"
+"""
+    payload = dict.fromkeys(("bin/python", "bin/python3", f"bin/python{version}"), program.encode())
+    return release_package(folder, "python", f"{version}.0", payload=payload)
+
+
+def compiler_stand_in(folder: Path, program: str = "gcc", platform: str = "linux-64", more: str = "") -> Path:
+    """Write a package that stands for conda-forge's compiler of C: at its activation it names one of this machine."""
+    hook = f"export CC={shutil.which(program)} {more}\n".encode()
+    payload = {f"etc/conda/activate.d/activate-gcc_{platform}.sh": hook}
+    return release_package(folder, f"gcc_{platform}", "14", payload=payload)
 
 
 def hostile_package(

@@ -17,20 +17,16 @@ SECTIONS = (
     "matrix",
     "hostile",
     "finished",
-    "pairs",
     "ledger",
     "view",
     "container",
     "rehearsal",
     "fleet",
-    "fates",
     "by_hand",
     "publish",
     "install",
     "image",
-    "compression",
     "compile",
-    "remote",
 )
 
 

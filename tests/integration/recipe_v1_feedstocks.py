@@ -17,7 +17,7 @@ from kiln.conda.package_reader import read_info_json
 from kiln.conda.specs import conda_build_spec
 from tests import warm
 from tests.integration.matrix.helpers import BASE
-from tests.packages import release_package
+from tests.packages import python_stand_in, release_package
 from tests.waiting import CEILING
 
 ROOT = Path(__file__).parents[2]
@@ -31,13 +31,7 @@ CPU = "linux_64_cuda_compiler_versionNone"
 
 def channel(folder: Path) -> LocalChannel:
     """Return a channel with the running interpreter as two Pythons, and packages that export run requirements."""
-    modules = 'PYTHONPATH="$(echo "${0%/bin/*}"/lib/python*/site-packages)"'
-    program = f'#!/bin/sh\npython={sys.executable}; test -x "$python" || python=python3  # in a container\n'
-    program += f'exec env {modules} "$python" "$@"\n'
-    files = [
-        release_package(folder, "python", f"{version}.0", payload={"bin/python": program.encode()})
-        for version in ("3.11", "3.12")
-    ]
+    files = [python_stand_in(folder, version) for version in ("3.11", "3.12")]
     files += [release_package(folder, name, version="2.5.1") for name in ("exporter", "ignored-exporter")]
     made = LocalChannel(root=folder / "channel")
     made.add([(file, "linux-64") for file in files])

@@ -256,24 +256,6 @@ def test_packages_of_other_tools_in_a_channel_of_another_indexer_are_verified(ot
         assert "it is about another" in error
 
 
-@pytest.mark.sampled
-def test_a_package_without_a_statement_is_verified_by_its_attestation(tmp_path: Path) -> None:
-    publishing.publish_new(tmp_path)
-    channel, key = tmp_path / "channel", tmp_path / "key.pub.pem"
-    key.write_bytes(publishing.public_pem(publishing.KEY))
-    package = release_package(channel / "linux-64", "theirs")
-    code, _, error = kiln("verify", str(package))
-    assert code == ProvenanceBroken.exit_code
-    assert "there is no statement about theirs-1-0.conda in the channel" in error
-    statement = bundles.publication_statement(package.name, files.sha256(package), channel.as_uri())
-    package.with_name(f"{package.name}.sigs").write_bytes(
-        bundles.serialize_sidecar([publishing.KEY.sign_statement(statement)])
-    )
-    code, facts, error = kiln("verify", str(package), "--require-attestation", str(key))
-    assert code == 0, error
-    assert "the file is the attested one" in facts
-
-
 def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key = tmp_path / "key.pem"
     key.write_bytes(publishing.private_pem(publishing.KEY, "correct horse"))

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,17 +20,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.environment import LOCK, base_python
-from kiln.base.errors import DownloadFailed, HashMismatch, Interrupted, MissingTool, NotWritable, UnsupportedPython
+from kiln.base.errors import HashMismatch, UnsupportedPython
 from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.slow("environments are made"), pytest.mark.sampled]
-
 ROOT = Path(__file__).parents[2]
 ENTRIES = ("build-locally.py", "tests/__main__.py")
-
 # In the place of build-locally.py; the program that it starts prints how it was started.
 ENTRY = """
 import sys
@@ -150,30 +147,6 @@ def test_it_is_made_once_then_used_from_anywhere_whatever_the_users_settings_are
     assert not [path for path in json.loads(second.stdout)["path"] if path in {"", "/", str(rubbish)}]
 
 
-@pytest.mark.trial
-def test_it_has_a_program_that_starts_from_anywhere(clone: Clone, tmp_path: Path) -> None:
-    assert clone.enter().returncode == 0
-    (clone.root / "kiln" / "__main__.py").write_text("import sys\nprint(sys.argv[1:], sys.executable)\n")
-    (tmp_path / "kiln").mkdir()
-    (tmp_path / "kiln" / "__init__.py").write_text("raise SystemExit('the wrong kiln')\n")
-    link = tmp_path / "link"
-    link.symlink_to(clone.root / ".venv" / "bin" / "kiln")
-    for program in (link, link.resolve()):
-        argv = [str(program), "render", "a b", "--x='1'"]
-        ended = subprocess.run(argv, env=clone.env, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout.strip() == f"{argv[1:]} {clone.root / '.venv' / 'bin' / 'python'}"
-
-
-@pytest.mark.trial
-def test_it_is_made_anew_when_the_lock_changes(clone: Clone) -> None:
-    assert json.loads(clone.enter().stdout)["pebble"] == "1.0"
-    clone.lock("2.0")
-    again = clone.enter()
-    assert again.stderr.startswith("the list of packages changed: setting up .venv")
-    assert json.loads(again.stdout)["pebble"] == "2.0"
-
-
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
     """A server that takes whoever comes, and never answers."""
@@ -200,27 +173,6 @@ def test_a_killed_set_up_is_redone(clone: Clone, silent: socket.socket) -> None:
     assert json.loads(after.stdout)["pebble"] == "1.0"
 
 
-@pytest.mark.trial
-def test_an_interrupted_set_up_says_so_and_leaves_nothing_half_made(clone: Clone, silent: socket.socket) -> None:
-    with fetching(clone, silent) as process:
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=CEILING)[1]
-    assert process.returncode == Interrupted.exit_code
-    assert said.endswith(
-        f"error: the set-up of {clone.root}/.venv was interrupted\n  try: the next run starts it again\n"
-    )
-    assert clone.left == [LOCK]
-
-
-@pytest.mark.trial
-def test_two_at_once_make_it_once(clone: Clone) -> None:
-    with clone.start() as one, clone.start() as other:
-        said = [process.communicate(timeout=CEILING) for process in (one, other)]
-    assert [json.loads(out)["pebble"] for out, _ in said] == ["1.0", "1.0"]
-    assert sum("setting up .venv (about" in errors for _, errors in said) == 1
-    assert sum("another process is setting up .venv: waiting for it" in errors for _, errors in said) == 1
-
-
 def test_a_package_that_is_not_the_locked_one_is_refused(clone: Clone) -> None:
     clone.lock("1.0", digest="0" * 64)
     refused = clone.enter()
@@ -230,43 +182,11 @@ def test_a_package_that_is_not_the_locked_one_is_refused(clone: Clone) -> None:
 
 
 @pytest.mark.trial
-def test_without_network_the_last_words_of_pip_are_shown(clone: Clone) -> None:
-    nowhere = {"PIP_NO_INDEX": "0", "PIP_FIND_LINKS": "", "PIP_INDEX_URL": "http://127.0.0.1:9/", "PIP_RETRIES": "1"}
-    refused = clone.enter(**nowhere)
-    assert refused.returncode == DownloadFailed.exit_code
-    assert "error: pip could not fetch the packages that kiln runs on\n  why: " in refused.stderr
-    assert refused.stderr.endswith(
-        "  try: check the network; behind a proxy set HTTPS_PROXY, for a mirror PIP_INDEX_URL\n"
-    )
-
-
-@pytest.mark.trial
 def test_without_ensurepip_this_pythons_own_pip_is_lent(clone: Clone) -> None:
     clone.write_entry(before="sys.modules['ensurepip'] = None")
     with_pip = clone.run([sys.executable, *clone.argv()[1:]])  # of Debian's, its own environments have one alone
     assert json.loads(with_pip.stdout)["pebble"] == "1.0", with_pip.stderr
     assert not list(clone.root.glob(".venv/lib/*/site-packages/pip"))
-
-
-@pytest.mark.trial
-def test_without_any_pip_it_says_what_to_install(clone: Clone) -> None:
-    clone.write_entry(before="sys.modules['ensurepip'] = sys.modules['pip'] = None")
-    refused = clone.enter()
-    assert refused.returncode == MissingTool.exit_code
-    assert refused.stderr.endswith(
-        "  why: Debian and Ubuntu keep these in a package of their own\n"
-        "  try: apt install python{}.{}-venv, or run this with another Python\n".format(*sys.version_info)
-    )
-
-
-@pytest.mark.trial
-@pytest.mark.needs("unshare")
-def test_a_folder_that_cannot_be_written_is_reported(clone: Clone) -> None:
-    script = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
-    command = ["unshare", "--mount", "sh", "-c", script, "sh", str(clone.root), *clone.argv()]
-    refused = subprocess.run(command, env=clone.env, cwd="/", capture_output=True, text=True, check=False)
-    assert refused.returncode == NotWritable.exit_code
-    assert f"error: {clone.root}/.venv cannot be written\n" in refused.stderr
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

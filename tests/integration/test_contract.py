@@ -7,25 +7,32 @@ had their effect, so a key that one of the commands does not know makes that com
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
+import re
+import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.base.errors import BuildFailed, HashMismatch, RecipeFault, TestsFailed, UsageError
 from kiln.cli.main import run
-from kiln.conda import package_reader
+from kiln.conda import package_reader, package_writer
 from kiln.conda.channel import LocalChannel
-from kiln.recipe import feedstock
-from tests import builders
-from tests.builders import LINUX_ONLY
-from tests.packages import release_package
+from kiln.conda.package_reader import InfoFile
+from kiln.recipe import pins
+from tests import builders, warm
+from tests.packages import compiler_stand_in, python_stand_in, release_package
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.base.errors import KilnError
+
+pytestmark = [pytest.mark.needs("gcc", "readelf"), pytest.mark.slow("a recipe passes through every command")]
 SOURCES = {
     "recipe/src/text": "one\n",
     "recipe/src/data/deep.txt": "deep\n",
@@ -35,6 +42,9 @@ SOURCES = {
     "recipe/COPYING": "free\n",
     "recipe/shared.dat": "shared\n",
     "recipe/check.sh": 'test "$(cat shared.dat)" = shared\n',
+    "recipe/src/answer.c": "int answer(void) { return 42; }\n",
+    "recipe/src/main.c": '#include <stdio.h>\nint answer();\nint main(void) { printf("%d", answer()); return 0; }\n',
+    "recipe/src/c_answer.py": "def main():\n    print(6 * 7)\n",
     "outputs.txt": "c-*\n",
 }
 META = r"""
@@ -89,9 +99,16 @@ outputs:
     build:
       no_link:
         - share/copied
+      has_prefix_files:
+        - share/one
+        - share/data
+        - share/copied
       binary_has_prefix_files:
         - share/two
       include_recipe: false
+      python_site_packages_path: lib/own
+      features:
+        - fast
       track_features:
         - slow
     test:
@@ -111,10 +128,82 @@ outputs:
   - name: c-linked
     requirements:
       run:
-        - c-link
+        - {{ pin_subpackage('c-link', exact=True) }}
     test:
       commands:
         - test -f $PREFIX/share/linked
+  - name: c-merged
+    script: copy-dep.sh
+    build:
+      merge_build_host: true
+    requirements:
+      build:
+        - dep
+    test:
+      commands:
+        - test -f $PREFIX/share/c-merged
+  - name: c-pinned
+    requirements:
+      host:
+        - dep=1=0
+        - "dep[build_number='<2', version='>=1']"
+      run:
+        - {{ pin_compatible('dep', max_pin='x') }}
+        - dep=1=0*
+        - dep >= 0.5, < 2
+        - "dep[version='1|2']"
+        - "dep[build_number='>=0']"
+      run_constrained:
+        - "absent[build='cpu*']"
+    test:
+      commands:
+        - test -f $PREFIX/share/dep
+  - name: c-library
+    script: compile.sh
+    build:
+      rpaths:
+        - lib/
+        - lib/own
+      error_overlinking: true
+      missing_dso_whitelist:
+        - "*libc.so*"
+      run_exports:
+        - {{ pin_subpackage('c-library', max_pin='x') }}
+    requirements:
+      build:
+        - {{ compiler('c') }}
+    test:
+      commands:
+        - test -f $PREFIX/lib/libanswer.so
+  - name: c-program
+    script: link-program.sh
+    requirements:
+      build:
+        - {{ compiler('c') }}
+      host:
+        - {{ pin_subpackage('c-library', exact=True) }}
+    test:
+      commands:
+        - test "$(answer)" = 42
+  - name: c-python
+    script: install-module.sh
+    build:
+      noarch: python
+      entry_points:
+        - c-answer = c_answer:main
+    requirements:
+      host:
+        - python
+      run:
+        - python >=3.8
+    test:
+      imports:
+        - c_answer
+      requires:
+        - dep
+      script: check.py
+      commands:
+        - test "$(c-answer)" = 42
   - name: c-exports
     build:
       run_exports:
@@ -164,11 +253,27 @@ outputs:
         - dep
     test:
       commands:
-        - test "$(cat $PREFIX/share/copy $PREFIX/share/dep)" = depdep
+        - test "$(cat $PREFIX/share/c-host $PREFIX/share/dep)" = depdep
 about:
+  home: https://example.org, https://example.com
+  dev_url:
+    - https://dev.example.org
+  doc_url: https://docs.example.org/
   license: MIT
+  doc_source_url: https://docs.example.org/source
+  license_family: MIT
+  license_url: https://example.org/license
   license_file: licenses/COPYING
   summary: A contract
+  description: has {% raw %}${{ braces }}{% endraw %}
+  keywords: one
+  identifiers:
+    - doi:1
+  tags:
+    - a
+extra:
+  recipe-maintainers:
+    - someone
 """
 SCRIPTS = {
     "recipe/install-source.sh": """
@@ -181,12 +286,17 @@ echo $(cat text) $PKG_VERSION $PKG_BUILDNUM {flavour} $GIVEN >$PREFIX/share/sour
     "recipe/install-prefix.sh": """
 mkdir -p $PREFIX/share $PREFIX/info
 echo own >$PREFIX/info/own
+echo $PREFIX >$PREFIX/share/data
 for file in one copied; do echo $PREFIX >$PREFIX/share/$file; done
 printf '%s\\0' $PREFIX >$PREFIX/share/two
 """,
     "recipe/link.sh": "mkdir -p $PREFIX/share; echo $PKG_NAME $PKG_VERSION $PKG_BUILDNUM >$PREFIX/share/linked\n",
     "recipe/touch-dep.sh": "echo changed >$PREFIX/share/dep\n",
-    "recipe/copy-dep.sh": "cp $PREFIX/share/dep $PREFIX/share/copy\n",
+    "recipe/copy-dep.sh": "cp $PREFIX/share/dep $PREFIX/share/$PKG_NAME\n",
+    "recipe/compile.sh": "mkdir -p $PREFIX/lib; $CC -shared -fPIC answer.c -o $PREFIX/lib/libanswer.so\n",
+    "recipe/link-program.sh": "mkdir -p $PREFIX/bin; $CC main.c -L$PREFIX/lib -lanswer -o $PREFIX/bin/answer\n",
+    "recipe/install-module.sh": "mkdir -p $SP_DIR; cp c_answer.py $SP_DIR\n",
+    "recipe/check.py": "import os, c_answer\nassert os.path.isfile(os.environ['PREFIX'] + '/share/dep')\n",
 }
 RECIPE = r"""
 recipe:
@@ -275,10 +385,103 @@ outputs:
       name: c-linked
     requirements:
       run:
-        - c-link
+        - ${{ pin_subpackage('c-link', exact=true) }}
     tests:
       - script:
           - test -f $PREFIX/share/linked
+  - package:
+      name: c-merged
+    build:
+      merge_build_and_host_envs: true
+      script:
+        - cp $PREFIX/share/dep $PREFIX/share/$PKG_NAME
+    requirements:
+      build:
+        - dep
+    tests:
+      - script:
+          - test -f $PREFIX/share/c-merged
+  - package:
+      name: c-pinned
+    requirements:
+      host:
+        - dep ==1 0
+        - dep[version='>=1']
+      run:
+        - ${{ pin_compatible('dep', lower_bound='x', upper_bound='x') }}
+        - dep ==1 0*
+        - dep >=0.5,<2
+        - dep[version='==1|==2']
+      run_constraints:
+        - absent[build='cpu*']
+    tests:
+      - script:
+          - test -f $PREFIX/share/dep
+  - package:
+      name: c-library
+    source:
+      path: src
+    build:
+      script: compile
+      dynamic_linking:
+        rpaths:
+          - lib/
+          - lib/own
+        overlinking_behavior: error
+        missing_dso_allowlist:
+          - "*libc.so*"
+    requirements:
+      build:
+        - ${{ compiler('c') }}
+      run_exports:
+        - ${{ pin_subpackage('c-library', upper_bound='x') }}
+    tests:
+      - script:
+          - test -f $PREFIX/lib/libanswer.so
+  - package:
+      name: c-program
+    source:
+      path: src
+    build:
+      script: link-program
+    requirements:
+      build:
+        - ${{ compiler('c') }}
+      host:
+        - ${{ pin_subpackage('c-library', exact=true) }}
+    tests:
+      - script:
+          - test "$(answer)" = 42
+  - package:
+      name: c-python
+    source:
+      path: src
+    build:
+      noarch: python
+      script: install-module
+      python:
+        entry_points:
+          - c-answer = c_answer:main
+    requirements:
+      host:
+        - python
+      run:
+        - python >=3.8
+    tests:
+      - python:
+          imports:
+            - c_answer
+          pip_check: false
+      - script:
+          interpreter: python
+          content:
+            - import os, c_answer
+            - assert os.path.isfile(os.environ["PREFIX"] + "/share/dep")
+        requirements:
+          run:
+            - dep
+      - script:
+          - test "$(c-answer)" = 42
   - package:
       name: c-exports
     requirements:
@@ -334,7 +537,7 @@ outputs:
       name: c-host
     build:
       script:
-        - cp $PREFIX/share/dep $PREFIX/share/copy
+        - cp $PREFIX/share/dep $PREFIX/share/c-host
     requirements:
       host:
         - dep
@@ -342,14 +545,23 @@ outputs:
         - dep
     tests:
       - script:
-          - test "$(cat $PREFIX/share/copy $PREFIX/share/dep)" = depdep
+          - test "$(cat $PREFIX/share/c-host $PREFIX/share/dep)" = depdep
 about:
+  homepage: https://example.org
+  repository: https://dev.example.org
+  documentation: https://docs.example.org/
   license: MIT
   license_file:
     - COPYING
   summary: A contract
+extra:
+  recipe-maintainers:
+    - someone
 """
-NAMES = ("exports", "host", "ignores", "included", "link", "linked", "prefix", "script", "source", "user")
+NAMES = (
+    *("exports", "host", "ignores", "included", "library", "link", "linked", "merged", "pinned", "prefix", "program"),
+    *("python", "script", "source", "user"),
+)
 INSTALLED = tuple(name for name in NAMES if name != "included")  # which has a file of another package
 
 
@@ -361,6 +573,7 @@ class Outcome:
     tests: dict[str, dict[str, int]] = field(default_factory=dict)
     prefix: Path
     channel: Path
+    old_form: bool  # a meta.yaml
 
     def info(self, name: str) -> Mapping[str, bytes]:
         return package_reader.read_info_files(self.packages[f"c-{name}"])
@@ -382,18 +595,17 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Bring a recipe through all commands."""
     folder = tmp_path_factory.mktemp("contract")
     channel = LocalChannel(root=folder / "channel")
-    channel.add([(release_package(folder / "made", "dep", payload={"share/dep": b"dep"}), "linux-64")])
-    variants = f"flavour:\n  - sweet\nchannel_sources:\n  - {channel.url}\n"
+    made = release_package(folder / "made", "dep", payload={"share/dep": b"dep"})
+    channel.add((package, "linux-64") for package in (made, python_stand_in(folder), compiler_stand_in(folder)))
+    variants = (
+        f"flavour:\n  - sweet\nchannel_sources:\n  - {channel.url}\nc_compiler:\n  - gcc\nc_compiler_version:\n  - 14\n"
+    )
     root = folder / "feedstock"
     if request.param == "meta.yaml":
         builders.feedstock(root, META, variants, files={**SOURCES, **SCRIPTS})
     else:
-        files = {"recipe/recipe.yaml": RECIPE, "recipe/variants.yaml": variants, "conda-forge.yml": LINUX_ONLY}
-        for name, text in {**files, **SOURCES, "recipe/link.sh": SCRIPTS["recipe/link.sh"]}.items():
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text(text)
-        feedstock.load(root)
-    result = Outcome(prefix=folder / "prefix", channel=folder / "published")
+        builders.feedstock(root, RECIPE, files={**SOURCES, **SCRIPTS, "recipe/variants.yaml": variants}, v1=True)
+    result = Outcome(prefix=folder / "prefix", channel=folder / "published", old_form=request.param == "meta.yaml")
     kiln(root, "rerender", "--no-pinning")
     kiln(root, "build", "--all", "--container", "none")
     report = json.loads(kiln(root, "report", "--json"))
@@ -424,15 +636,60 @@ def test_every_package_passes_the_same_tests_in_every_command(outcome: Outcome) 
 def test_metadata(outcome: Outcome) -> None:
     index = {name: outcome.json(name, "index.json") for name in NAMES}
     assert {(value["version"], value["build_number"]) for value in index.values()} == {("1.5", 3)}
-    assert index["user"]["depends"] == ["dep >=1"]
-    assert index["user"]["constrains"] == ["absent >=2"]
-    assert index["ignores"]["depends"] == index["included"]["depends"] == []
-    assert (index["ignores"]["subdir"], index["ignores"]["noarch"]) == ("noarch", "generic")
+    assert {(value["subdir"], value.get("noarch")) for value in index.values()} == {
+        *(("linux-64", None), ("noarch", "generic"), ("noarch", "python")),
+    }
+    depends = {name: sorted(value["depends"]) for name, value in index.items()}
+    assert depends["user"] == ["dep >=1"]
+    assert depends["merged"] == ["dep >=1"] * outcome.old_form, "conda-build takes the exports of the one environment"
+    assert depends["ignores"] == depends["included"] == depends["library"] == []
+    assert depends["linked"] == [f"c-link 1.5 {index['link']['build']}"]
+    assert depends["python"] == ["python >=3.8"]
+    assert {spec.replace("==", "") for spec in depends["pinned"]} - {
+        'dep[build_number=">=0"]'
+    } == {  # which recipe.yaml does not allow
+        *("dep >=1", "dep >=1,<2.0a0", "dep 1 0*", "dep >=0.5,<2", "dep 1|2"),
+    }
+    assert depends["program"] == ["c-library >=1.5,<2.0a0"]
+    assert (index["user"]["constrains"], index["pinned"]["constrains"]) == (["absent >=2"], ["absent * cpu*"])
     assert outcome.json("exports", "run_exports.json") == {"weak": ["dep >=1"]}
-    assert outcome.json("source", "about.json")["summary"] == "A contract"
     assert [data for name, data in outcome.info("source").items() if name.startswith("licenses/")] == [b"free\n"]
-    hashed = [outcome.json(name, "hash_input.json") for name in ("source", "link")]
-    assert any(values.get("flavour") == "sweet" for values in hashed)
+    hashed = [(name, outcome.json(name, "hash_input.json")) for name in ("source", "link")]
+    ((name, values),) = (item for item in hashed if item[1].get("flavour") == "sweet")
+    digest = hashlib.sha1(json.dumps(values, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+    assert index[name]["build"] == f"h{digest[:7]}_3"
+
+
+def test_about(outcome: Outcome) -> None:
+    about = outcome.json("source", "about.json")
+    assert {key: about[key] for key in ("summary", "license", "doc_url")} == {
+        "summary": "A contract", "license": "MIT", "doc_url": "https://docs.example.org/",
+    }  # fmt: skip
+    assert about["extra"]["recipe-maintainers"] == ["someone"]
+    if outcome.old_form:
+        expected = {
+            "home": "https://example.org, https://example.com",
+            "dev_url": ["https://dev.example.org"],
+            "doc_source_url": "https://docs.example.org/source",
+            "license_family": "MIT",
+            "license_url": "https://example.org/license",
+            "description": "has ${{ braces }}",
+            "keywords": ["one"],
+            "identifiers": ["doi:1"],
+            "tags": ["a"],
+        }
+        assert {key: about[key] for key in expected} == expected
+
+
+def test_paths(outcome: Outcome) -> None:
+    paths = {entry["_path"]: entry for entry in outcome.json("prefix", "paths.json")["paths"]}
+    assert (paths["share/one"]["file_mode"], paths["share/two"]["file_mode"]) == ("text", "binary")
+    if outcome.old_form:
+        assert (paths["share/copied"]["no_link"], paths["share/data"]["file_mode"]) == (True, "text")
+        index = outcome.json("prefix", "index.json")
+        assert (index["features"], index["track_features"]) == ("fast", "slow")
+        assert index["python_site_packages_path"] == "lib/own"
+        assert not any(name.startswith("recipe/") for name in outcome.info("prefix"))
 
 
 def test_installed_files(outcome: Outcome) -> None:
@@ -442,4 +699,65 @@ def test_installed_files(outcome: Outcome) -> None:
     assert (share / "in").exists()
     assert not (share / "out").exists()
     assert not (share / "linked").exists(), "an installation runs no link scripts"
-    assert (share / "copy").read_bytes() == b"dep", "what another output's script did to the file is not seen"
+    assert (share / "c-host").read_bytes() == b"dep", "what another output's script did to the file is not seen"
+    for program in ("answer", "c-answer"):
+        assert subprocess.check_output(outcome.prefix / "bin" / program, text=True).strip() == "42"
+    printed = subprocess.check_output(("readelf", "-d", outcome.prefix / "lib" / "libanswer.so"), text=True)
+    assert re.search(r"\$ORIGIN/?\.?:\$ORIGIN/(\.\./lib/)?own", printed), printed
+
+
+OWN = "package:\n  name: own\n  version: '1'\n"
+C_PROGRAM = """
+  script:
+    - mkdir -p $PREFIX/bin
+    - echo 'int main(void) { return 0; }' >main.c
+    - gcc main.c -o $PREFIX/bin/main
+"""
+REFUSED: dict[str, tuple[str, type[KilnError], tuple[str, ...]]] = {
+    "overlinking": (f"build:\n  error_overlinking: true{C_PROGRAM}", BuildFailed, ("verlinking against",)),
+    "another hash": (
+        f"source:\n  url: {Path(__file__).as_uri()}\n  md5: {'0' * 32}\n",
+        HashMismatch,
+        ("md5 checksum validation failed",),
+    ),
+    "a script of tests": ("test:\n  commands:\n    - true\n", TestsFailed, ("fail with exit code 3",)),
+    "a downstream": ("test:\n  downstreams:\n    - user\n", TestsFailed, ("user, downstream of own fail",)),
+    "keys": (
+        "build:\n  numbr: 1\n  pin_depends: strict\n",
+        RecipeFault,
+        ("meta.yaml:5:3: unknown key 'build/numbr'", "did you mean 'number'", "does not have 'build/pin_depends'"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_says_why(name: str, tmp_path: Path) -> None:
+    recipe, error, told = REFUSED[name]
+    channel = LocalChannel(root=tmp_path / "channel")
+    user = release_package(tmp_path / "made", "user", depends=["own"])
+    with_tests = tmp_path / "tests" / user.name
+    with_tests.parent.mkdir()
+    added = {"test/run_test.sh": InfoFile(data=b"exit 3\n")}
+    package_writer.rewrite_info(user, with_tests, lambda _, data: data, added=added)
+    channel.add([(with_tests, "linux-64")])
+    script = {"recipe/run_test.sh": "exit 3\n"} if "script" in name else {}
+    root = builders.feedstock(tmp_path / "f", OWN + recipe, f"channel_sources:\n  - {channel.url}\n", files=script).root
+    kiln(root, "rerender", "--no-pinning")
+    ended = warm.kiln("-C", str(root), "build", "--all", "--container", "none")
+    assert ended.returncode == error.exit_code, ended.stderr
+    assert [text for text in told if text not in ended.stderr] == []
+
+
+def test_packages_are_tested_by_the_config_that_renders_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meta = f"{OWN}test:\n  commands:\n    - grep -q large $PREFIX/share/own\n"
+    made = builders.feedstock(tmp_path / "f", meta)
+    kiln(made.root, "rerender", "--no-pinning")
+    (output,) = pins.close_static_pins(builders.rendered(made)).outputs
+    package = release_package(tmp_path / "built", "own", build=output.build_string)
+    assert run(["-C", str(made.root), "test", str(package)]) == TestsFailed.exit_code
+    assert "the tests of own fail with exit code 1" in capsys.readouterr().err
+    other = release_package(tmp_path / "built", "other")
+    assert run(["-C", str(made.root), "test", str(other)]) == UsageError.exit_code
+    assert "no config of" in capsys.readouterr().err

@@ -285,13 +285,6 @@ def in_folder(channel: Path) -> StoreTarget:
     return StoreTarget(store=FolderStore(root=channel))
 
 
-def test_a_publication_changes_nothing_that_clients_saw(channel: Path, tmp_path: Path) -> None:
-    before = view(channel)
-    assert len(before.clients["plain"]) >= 4
-    transaction.publish(in_folder(channel), *made(tmp_path), lambda _: None)
-    before.require_kept_by(view(channel), of_new())
-
-
 def test_a_publication_keeps_additions_of_operators(channel: Path, tmp_path: Path) -> None:
     by_operator(channel)
     before = view(channel)
@@ -342,19 +335,6 @@ def test_indexing_anew_drops_no_package_of_any_format(channel: Path) -> None:
         (),
     )
     before.require_kept_by(view(channel), frozenset({"later-1-0.conda"}))
-
-
-def test_run_exports_stay_known(channel: Path, tmp_path: Path) -> None:
-    transaction.publish(in_folder(channel), *made(tmp_path), lambda _: None)
-    exports = read("run_exports.json", (channel / "linux-64" / "run_exports.json").read_bytes())
-    told = {**exports["packages"], **exports["packages.conda"]}
-    assert told["fresh-1-0.conda"] == {"run_exports": {"weak": ["fresh >=1"]}}
-    assert {"run_exports": {}} not in told.values(), "unknown run_exports are not listed"
-    with served(channel) as url:
-        result = clients(url)["shards"]
-    index = json.loads((channel / "linux-64" / "repodata.json").read_bytes())
-    if "run_exports" in str(index) or "old-1-0.conda" in told:
-        assert result["old-1-0.conda"]["run_exports"] == {"weak": ["old >=1"]}
 
 
 def test_another_tool_indexes_it_after_kiln_and_kiln_again(
@@ -413,15 +393,6 @@ def test_a_channel_of_shards_alone_is_refused(tmp_path: Path) -> None:
         (place / "linux-64" / name).unlink()
     with pytest.raises(BrokenIndex, match="has shards, but no repodata"):
         transaction.publish(in_folder(place), *made(tmp_path), lambda _: None)
-
-
-def test_a_subdir_that_is_missing_is_made(tmp_path: Path) -> None:
-    place = tmp_path / "channel"
-    release_package(place / "linux-64", "old")
-    by_conda_index(place, subdirs=["linux-64"])
-    transaction.publish(in_folder(place), *made(tmp_path), lambda _: None)
-    with served(place) as url:
-        assert clients(url)["shards"].keys() == {"old-1-0.conda", *of_new()}
 
 
 def test_a_bucket_that_another_tool_indexed_keeps_its_packages(

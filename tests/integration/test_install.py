@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
 import subprocess
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import rattler.package_streaming
@@ -32,7 +31,8 @@ from tests.packages import hostile_package, release_package
 from tests.small_disks import mounted
 from tests.solving import record, rendered, stand_ins, write
 
-ROOT = Path(__file__).parents[2]
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -95,13 +95,6 @@ def test_conda_has_short_options_for_the_prefix_and_the_channel(channel: Path, t
     place, cache = tmp_path / "a prefix", str(tmp_path / "cache")
     assert main.run(["install", "-p", str(place), "-c", str(channel), "--cache", cache, "app"]) == 0
     assert (place / "share/app").is_file()
-
-
-def test_a_version_that_does_not_exist_is_answered_with_those_that_do(
-    channel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert quickly(tmp_path, "library 7", "--from", str(channel)) == SolveFailed.exit_code
-    assert "why: the newest versions there of library are 2, 1\n" in capsys.readouterr().err
 
 
 def test_a_dry_run_has_the_same_json_and_writes_nothing(channel: Path, tmp_path: Path) -> None:
@@ -398,91 +391,28 @@ def test_the_cpu_and_gpu_builds_together_are_refused_by_name(tensorflow: Path, t
     assert "tensorflow alone selects the build for the machine" in told
 
 
-def test_of_many_specs_those_are_named_that_exclude_each_other(tensorflow: Path, tmp_path: Path) -> None:
-    told = refusal(tensorflow, tmp_path, "tensorflow", "keras", "python 3.13.*", "numpy <2", cuda="12.9")
-    assert "python 3.13.* and numpy <2 exclude each other" in told
-
-
-def test_a_python_without_builds_is_reported(tensorflow: Path, tmp_path: Path) -> None:
-    assert "python 3.9.* cannot be installed from" in refusal(
-        tensorflow, tmp_path, "tensorflow", "python 3.9.*", cuda=""
-    )
-
-
-def notes(tensorflow: Path, folder: Path, *specs: str, **overrides: str) -> tuple[str, ...]:
-    """The messages of a dry run that are not packages."""
-    variables = {"cuda": "CONDA_OVERRIDE_CUDA", "arch": "CONDA_OVERRIDE_CUDA_ARCH"}
-    machine = target_machine_of_environment({variables[name]: value for name, value in overrides.items()})
-    request = InstallRequest(prefix=folder / "prefix", specs=specs, channels=(tensorflow.as_uri(),), machine=machine)
-    return plan_install(request).notes
-
-
-def test_a_cpu_build_for_the_sake_of_another_spec_is_reported(tensorflow: Path, tmp_path: Path) -> None:
-    (note,) = notes(tensorflow, tmp_path, "tensorflow", "keras", "cuda-version 12.4.*", cuda="12.9", arch="9.0")
-    assert re.match(
-        r"tensorflow 2\.21\.0 cpu_\w+ is a build for the CPU, and this machine has a driver for CUDA: ", note
-    )
-    assert "no build for CUDA fits cuda-version 12.4.*; without cuda-version 12.4.* it would be 2.21.0 cuda129" in note
-    assert "'tensorflow * cpu*' requests the CPU" in note
-
-
 @pytest.mark.parametrize(
-    ("overrides", "cause", "remedy"),
-    [
-        (
-            {"cuda": "11.8"},
-            "need a driver for CUDA 12.0, and this one runs up to 11.8",
-            "with driver 525.60.13 or newer",
-        ),
-        (
-            {"cuda": "12.9", "arch": "5.2"},
-            "no code for a GPU of compute capability 5.2",
-            "set CONDA_OVERRIDE_CUDA_ARCH",
-        ),
-    ],
+    ("spec", "build"),
+    [("small=1.2=cpu*", "cpu_0"), ("small[build=cuda*]", "cuda_0"), ("small 1.2 cpu_0", "cpu_0"), ("small", "cuda_0")],
 )
-def test_a_cpu_build_for_an_old_driver_or_gpu_is_reported(
-    tensorflow: Path, tmp_path: Path, overrides: dict[str, str], cause: str, remedy: str
+def test_the_command_line_takes_any_form_of_a_spec(
+    spec: str, build: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (note,) = notes(tensorflow, tmp_path, "tensorflow", **overrides)
-    assert cause in note
-    assert remedy in note
+    builds = [
+        release_package(tmp_path, "small", "1.2", f"{name}_0", build_number=n) for n, name in enumerate(("cpu", "cuda"))
+    ]
+    channel = LocalChannel(root=tmp_path / "channel")
+    channel.add([(package, "linux-64") for package in builds])
+    assert quickly(tmp_path, spec, "--from", channel.url, "--dry-run", "--json") == 0
+    assert [package["build"] for package in json.loads(capsys.readouterr().out)["packages"]] == [build]
 
 
-@pytest.mark.parametrize(
-    ("specs", "overrides"),
-    [
-        (("tensorflow",), {"cuda": "12.9"}),
-        (("tensorflow",), {"cuda": ""}),
-        (("tensorflow-cpu",), {"cuda": "12.9"}),
-        (("tensorflow * cpu*", "cuda-version 12.4.*"), {"cuda": "12.9"}),
-        (("numpy",), {"cuda": "12.9"}),
-    ],
-)
-def test_what_was_requested_needs_no_note(
-    tensorflow: Path, tmp_path: Path, specs: tuple[str, ...], overrides: dict[str, str]
+@pytest.mark.parametrize("spec", ["app >>1", "small >=1,,<2"])
+def test_an_invalid_spec_is_reported_before_a_channel_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str
 ) -> None:
-    assert notes(tensorflow, tmp_path, *specs, **overrides) == ()
-
-
-def test_a_gpu_that_no_build_has_code_for_is_reported(tensorflow: Path, tmp_path: Path) -> None:
-    asked = InstallRequest(
-        prefix=tmp_path / "prefix",
-        specs=("tensorflow-gpu",),
-        channels=(tensorflow.as_uri(),),
-        machine=target_machine_of_environment({"CONDA_OVERRIDE_CUDA": "12.9", "CONDA_OVERRIDE_CUDA_ARCH": "5.2"}),
-    )
-    with pytest.raises(SolveFailed) as refused:
-        plan_install(asked)
-    assert refused.value.what == "tensorflow-gpu cannot run here: its builds have no code for so old a GPU"
-    assert refused.value.why.startswith("CONDA_OVERRIDE_CUDA_ARCH says that the lowest compute capability is 5.2")
-    assert refused.value.hint.startswith("request tensorflow-cpu, which needs no GPU; or, if another GPU")
-
-
-def test_an_invalid_spec_is_reported(channel: Path, tmp_path: Path) -> None:
-    done = kiln(tmp_path, "app >>1", "--from", str(channel))
-    assert done.returncode == UsageError.exit_code, done.stderr
-    assert "'app >>1' is not a match spec" in done.stderr
+    assert quickly(tmp_path, spec, "--from", "https://nowhere.invalid/c") == UsageError.exit_code
+    assert f"{spec!r} is not a match spec" in capsys.readouterr().err
 
 
 def test_an_invalid_override_is_reported(tensorflow: Path, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""``kiln install`` from channels that mean harm: it ends in kiln's own error within its limits, and leaves nothing."""
+"""``kiln install`` from channels that mean harm or break off, and killed in the middle: its own error, nothing left."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -11,12 +13,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from kiln.base import files, locks
 from kiln.base.errors import (
+    AlreadyRunning,
     BrokenIndex,
     DiskFull,
     DownloadFailed,
@@ -27,12 +33,15 @@ from kiln.base.errors import (
     ProvenanceBroken,
     UsageError,
 )
+from kiln.cli import main
 from kiln.conda.channel import LocalChannel
+from kiln.conda.install import InstallPlan, execute_install_plan
 from kiln.conda.rattler.limits import Limits
-from kiln.conda.rattler.worker import make_operation
-from tests import waiting
+from kiln.conda.rattler.worker import make_operation, unreachable_channel_error
+from kiln.conda.solve import install, solve
+from tests import waiting, warm
 from tests.hostile_server import bomb, endless, endless_package, sending, serving, shards, silent, stuck
-from tests.packages import release_package
+from tests.packages import conda_package, release_package
 from tests.solving import record
 
 if TYPE_CHECKING:
@@ -41,6 +50,9 @@ if TYPE_CHECKING:
     from tests.hostile_server import Handler
 
     Answer = Callable[[Handler], None]
+    from collections.abc import Iterator
+
+    from tests.hostile_server import HostileServer
 
 ROOT = Path(__file__).parents[2]
 EMPTY = sending(b'{"packages": {}, "packages.conda": {}}')
@@ -60,17 +72,9 @@ def environment(folder: Path, limits: str) -> dict[str, str]:
     return {**kept, **places, "KILN_LIMITS": limits}
 
 
-def install(folder: Path, limits: str, *words: str) -> subprocess.CompletedProcess[str]:
+def limited_install(folder: Path, limits: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run ``kiln install`` under limits."""
-    return subprocess.run(
-        command(folder, *words),
-        cwd=ROOT,
-        env=environment(folder, limits),
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=waiting.CEILING,
-    )
+    return warm.kiln(*command(folder, *words)[3:], env=environment(folder, limits))
 
 
 def left(folder: Path) -> list[str]:
@@ -167,7 +171,7 @@ HARM: dict[str, tuple[Mapping[str, Answer], str, type[KilnError], str]] = {
 def test_a_channel_that_means_harm_is_told_and_leaves_nothing(tmp_path: Path, name: str) -> None:
     answers, limits, error, words = HARM[name]
     with serving({"/channel/noarch/repodata.json": EMPTY, **answers}) as server:
-        ended = install(tmp_path, limits, "app", "--from", server.url)
+        ended = limited_install(tmp_path, limits, "app", "--from", server.url)
     assert ended.returncode == error.exit_code, ended.stderr
     assert words in ended.stderr
     assert "try: " in ended.stderr
@@ -196,7 +200,7 @@ def test_a_package_that_unpacks_to_more_than_it_may_is_told_and_leaves_nothing(
 ) -> None:
     with tempfile.TemporaryDirectory() as apart:
         url = channel(Path(apart), release_package(Path(apart) / "built", "app", payload=payload))
-        ended = install(tmp_path, limits, "app", "--from", url)
+        ended = limited_install(tmp_path, limits, "app", "--from", url)
     assert ended.returncode == LimitExceeded.exit_code, ended.stderr
     assert words in ended.stderr
     assert not (tmp_path / "prefix").exists()
@@ -207,8 +211,8 @@ def test_how_much_may_be_unpacked_follows_from_the_sizes_in_the_index() -> None:
     def room(*sizes: int | None) -> int | None:
         records = [{**PACKAGE, "fn": "app-1-0.conda", "url": "file:///app", "size": size} for size in sizes]
         arguments = {"records": records, "prefix": "/prefix", "cache": "/cache", "seen_at": None, "carried": False}
-        install = make_operation("install", arguments, Limits(), send=lambda _: None, stop=lambda _: None)
-        return install.watched_task.writes
+        limited_install = make_operation("install", arguments, Limits(), send=lambda _: None, stop=lambda _: None)
+        return limited_install.watched_task.writes
 
     assert room(1000, 2000) == 4 * 10**9
     assert room(10**8, 10**8) == 100 * 2 * 10**8
@@ -273,7 +277,7 @@ def running(pid: int) -> bool:
 
 @pytest.mark.parametrize("limits", ["solve", "solve=", "solve=-1", "solve=0", "speed=3", "memory=4XB", "solve=1e9"])
 def test_a_limit_that_is_none_is_told(tmp_path: Path, limits: str) -> None:
-    ended = install(tmp_path, limits, "app")
+    ended = limited_install(tmp_path, limits, "app")
     assert ended.returncode == UsageError.exit_code, ended.stderr
     assert ": write NAME=VALUE with a name of files, index, install, memory" in ended.stderr
 
@@ -287,15 +291,8 @@ def test_a_build_whose_channel_sends_nothing_ends_too(tmp_path: Path) -> None:
     meta.write_text(meta.read_text().replace("      run:\n", "      host:\n        - app\n      run:\n"))
     with serving({"repodata_shards.msgpack.zst": silent, "repodata.json": silent}) as server:
         config.write_text(f"{config.read_text()}channel_sources:\n- {server.url}\n")
-        ended = subprocess.run(
-            (sys.executable, "-m", "kiln", "-C", str(root), "build", config.stem, "--container", "none"),
-            cwd=ROOT,
-            env=environment(tmp_path, "stall=10"),
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=waiting.CEILING,
-        )
+        words = ("-C", str(root), "build", config.stem, "--container", "none")
+        ended = warm.kiln(*words, env=environment(tmp_path, "stall=10"))
     assert ended.returncode == DownloadFailed.exit_code, ended.stdout + ended.stderr
     assert "127.0.0.1 has sent nothing for 10 s" in ended.stderr
 
@@ -311,15 +308,15 @@ def test_waiting_for_the_cache_that_another_program_works_on_is_no_stall(tmp_pat
                 command(tmp_path, "app", "--from", url), cwd=ROOT, env=environment(tmp_path, "stall=1 install=6")
             )
             assert process.wait(timeout=waiting.CEILING) == LimitExceeded.exit_code, "its time is over, it is not idle"
-        assert install(tmp_path, "", "app", "--from", url).returncode == 0
+        assert limited_install(tmp_path, "", "app", "--from", url).returncode == 0
 
 
 VERIFIED: dict[str, tuple[Mapping[str, Answer], str, type[KilnError]]] = {
-    "a body that is cut off": ({"chain.jsonl": lambda handler: handler.begin(1000)}, "", DownloadFailed),
-    "a server that answers nothing": ({"chain.jsonl": silent}, "stall=2", DownloadFailed),
-    "an endless file": ({"chain.jsonl": endless}, "index=20MB", LimitExceeded),
+    "a body that is cut off": ({"app-1-0.conda.intoto.json": lambda handler: handler.begin(1000)}, "", DownloadFailed),
+    "a server that answers nothing": ({"app-1-0.conda.intoto.json": silent}, "stall=2", DownloadFailed),
+    "an endless file": ({"app-1-0.conda.intoto.json": endless}, "index=20MB", LimitExceeded),
     "a deep index": (
-        {"chain.jsonl": sending(b""), "repodata.json": sending(b"[" * 100_000)},
+        {"app-1-0.conda.intoto.json": sending(b""), "repodata.json": sending(b"[" * 100_000)},
         "",
         BrokenIndex,
     ),
@@ -333,14 +330,215 @@ def test_what_a_server_sends_of_records_is_read_within_bounds(tmp_path: Path, na
     answers, limits, error = VERIFIED[name]
     package = release_package(tmp_path / "built", "app")
     with serving(answers) as server:
-        ended = subprocess.run(
-            (sys.executable, "-m", "kiln", "verify", str(package), "--channel", server.url),
-            cwd=ROOT,
-            env=environment(tmp_path, limits),
-            text=True,
-            capture_output=True,
-            check=False,
-            timeout=waiting.CEILING,
-        )
+        ended = warm.kiln("verify", str(package), "--channel", server.url, env=environment(tmp_path, limits))
     assert ended.returncode == error.exit_code, ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[HostileServer]:
+    """A channel on a server that has ``library``, and answers nothing when it is asked for ``app``."""
+    packages = [release_package(tmp_path / "built", "library"), release_package(tmp_path / "built", "app")]
+    channel = LocalChannel(root=tmp_path / "channel")
+    channel.add([(package, "linux-64") for package in packages])
+    answers = {
+        f"/channel/{subdir}/repodata.json": sending((channel.root / subdir / "repodata.json").read_bytes())
+        for subdir in ("linux-64", "noarch")
+    }
+    answers |= {package.name: sending(package.read_bytes()) for package in packages}
+    with serving(answers | {"app-1-0.conda": silent}) as server:
+        yield server
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A folder for prefixes."""
+    (tmp_path / "place").mkdir()
+    return tmp_path / "place"
+
+
+def install_words(place: Path, *specs: str, source: str) -> list[str]:
+    """The arguments of an install."""
+    return ["install", *specs, "--from", source, "--prefix", f"{place}/prefix", "--cache", f"{place.parent}/cache"]
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep indexes apart from those of other servers at the same port."""
+    monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "rattler"))
+
+
+@contextlib.contextmanager
+def stuck_install(server: HostileServer, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Have an install of both packages that has made its part, and waits for the second package."""
+    argv = [sys.executable, "-m", "kiln", *install_words(place, "library", "app", source=server.url)]
+    with subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
+        try:
+            waiting.until(lambda: any(path.endswith("app-1-0.conda") for path in server.requests), "a request", process)
+            waiting.until(lambda: files.part_files_beside(place / "prefix"), "a part", process)
+            yield process
+        finally:
+            process.kill()
+
+
+def worker_of(process: subprocess.Popen[bytes]) -> int:
+    """The process that an install has started for py-rattler."""
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(child)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "changed"])
+def test_the_next_install_removes_what_a_killed_one_left(server: HostileServer, place: Path, exists: bool) -> None:
+    if exists:
+        assert main.run(install_words(place, "library", source=server.url)) == 0
+    with stuck_install(server, place) as process:
+        process.kill()
+    assert files.part_files_beside(place / "prefix"), "there is something to remove"
+    source = str(place.parent / "channel")
+    assert main.run(install_words(place, "library", source=source)) == 0
+    assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
+
+
+@pytest.mark.sampled
+def test_what_was_left_is_removed_even_where_the_prefix_has_all_of_it(server: HostileServer, place: Path) -> None:
+    """An install may be killed when its prefix is in place, and what was there before is not yet removed."""
+    assert main.run(install_words(place, "library", source=server.url)) == 0
+    for name in (".prefix.1-0123abcd.part", ".prefix.part.lock"):
+        (place / name).touch()
+    assert main.run([*install_words(place, "library", source=server.url), "--dry-run"]) == 0
+    assert len(list(place.iterdir())) == 3, "a dry run changes nothing"
+    assert main.run(install_words(place, "library", source=server.url)) == 0
+    assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "changed"])
+def test_a_second_install_is_refused_and_keeps_what_the_first_makes(
+    server: HostileServer, place: Path, capsys: pytest.CaptureFixture[str], exists: bool
+) -> None:
+    if exists:
+        assert main.run(install_words(place, "library", source=server.url)) == 0
+    source = str(place.parent / "channel")
+    with stuck_install(server, place) as process:
+        parts = files.part_files_beside(place / "prefix")
+        beside = sorted(place.iterdir())
+        assert main.run(install_words(place, "app", source=source)) == AlreadyRunning.exit_code
+        assert f"process {process.pid} holds" in capsys.readouterr().err
+        assert files.part_files_beside(place / "prefix") == parts
+        assert sorted(place.iterdir()) == beside
+        apart = ("--prefix", str(place / "other"), "--cache", str(place / "cache"))
+        assert main.run([*install_words(place, "app", source=source), *apart]) == 0, "another prefix is not affected"
+
+
+@pytest.mark.sampled
+def test_what_a_process_of_a_killed_install_still_writes_is_kept(
+    server: HostileServer, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stuck_install(server, place) as process:
+        worker = worker_of(process)
+        os.kill(worker, signal.SIGSTOP)
+        process.kill()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(locks, "ENDING", 0.0)
+            apart = ("--cache", str(place.parent / "another"))  # the stopped process holds the cache, too
+            assert main.run([*install_words(place, "library", source=server.url), *apart]) == AlreadyRunning.exit_code
+        assert files.part_files_beside(place / "prefix"), "its lock lasts as long as it may write"
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert main.run(install_words(place, "library", source=server.url)) == 0
+    assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("exists", [False, True], ids=["new", "changed"])
+def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not_undone(
+    server: HostileServer,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    exists: bool,
+) -> None:
+    source = str(place.parent / "channel")
+    if exists:
+        assert main.run(install_words(place, "library", source=source)) == 0
+
+    def execute_late(installation: InstallPlan, *, cache: Path) -> None:
+        warm.kiln(*install_words(place, "library", "app", source=source), check=True)
+        execute_install_plan(installation, cache=cache)
+
+    other = release_package(place.parent / "built", "other")
+    LocalChannel(root=place.parent / "channel").add([(other, "linux-64")])
+    monkeypatch.setattr("kiln.conda.install.execute_install_plan", execute_late)
+    assert main.run(install_words(place, "other", source=source)) == AlreadyRunning.exit_code
+    assert "since the packages were chosen" in capsys.readouterr().err
+    assert (place / "prefix/share/app").exists()
+    assert os.listdir(place) == ["prefix"]  # noqa: PTH208 - the names are compared
+
+
+INDEX = {"name": "little", "version": "1", "build": "0", "build_number": 0, "depends": [], "subdir": "noarch"}
+
+
+class Breaking(SimpleHTTPRequestHandler):
+    """Serves an index whole, and of packages a few bytes of many."""
+
+    def do_GET(self) -> None:
+        if not self.path.endswith(".conda"):
+            super().do_GET()
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", "100000")
+        self.end_headers()
+        self.wfile.write(b"PK")
+
+    def log_message(self, *words: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def breaking(tmp_path: Path) -> Iterator[str]:
+    channel = LocalChannel(root=tmp_path / "channel")
+    package = conda_package(tmp_path / "little-1-0.conda", {"index.json": INDEX, "paths.json": {"paths": []}})
+    channel.add([(package, "noarch")])
+    handler = functools.partial(Breaking, directory=str(channel.root))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_download_that_breaks_off_is_a_failure_of_the_network(breaking: str, tmp_path: Path) -> None:
+    records = solve([breaking], ["little"], virtual_packages={})
+    with pytest.raises(DownloadFailed, match=r"failed to fetch little-1-0\.conda") as caught:
+        install(records, tmp_path / "prefix", cache=tmp_path / "cache")
+    assert "end of file before message length reached" in caught.value.why
+
+
+DNS = (
+    "error sending request for url (https://conda.example.invalid/x/noarch/repodata_shards.msgpack.zst)\n"
+    "Caused by: client error (Connect)\nCaused by: dns error\nCaused by: Name or service not known"
+)
+
+
+@pytest.mark.parametrize(
+    ("channels", "why", "what", "reason"),
+    [
+        (
+            ["file:///here", "https://conda.example.invalid/x"],
+            DNS,
+            "the channel https://conda.example.invalid/x cannot be reached",
+            "conda.example.invalid: Name or service not known",
+        ),
+        (
+            ["https://other.example/y", "https://another.example/z"],
+            DNS,
+            "a channel of https://other.example/y, https://another.example/z cannot be reached",
+            "conda.example.invalid: Name or service not known",
+        ),
+        (["https://other.example/y"], "no words", "a channel of https://other.example/y cannot be reached", "no words"),
+    ],
+)
+def test_an_unreachable_channel_is_named(channels: list[str], why: str, what: str, reason: str) -> None:
+    error = unreachable_channel_error(channels, why)
+    assert (error.what, error.why) == (what, reason)

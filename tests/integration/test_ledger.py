@@ -1,4 +1,4 @@
-"""A ledger that is damaged, newer or in the way, met by the real commands: an own error or a run that goes on."""
+"""A ledger that is damaged, newer, in the way, or written by many; and two commands at once on one feedstock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import LedgerFault, SystemFault
+from kiln.state.ledger.ledger import Ledger
 from tests import pairs
+from tests.unit.state.run_reports import writer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,3 +63,46 @@ def test_a_pipe_in_its_place_holds_no_command_up(tmp_path: Path, words: tuple[st
     (ended,) = pairs.run(root, words)
     assert ended.code == SystemFault.exit_code, ended.text
     assert "is a pipe, not a file" in ended.text
+
+
+@pytest.mark.sampled
+def test_eight_writers_lose_nothing(tmp_path: Path) -> None:
+    item = 250
+    writers = [writer(tmp_path / "l.sqlite", item) for _ in range(8)]
+    first = [int(process.stdout.readline()) for process in writers if process.stdout]
+    for process in writers:
+        process.communicate()
+    with Ledger(tmp_path / "l.sqlite") as ledger:
+        assert [len(ledger.config_state_changes(number)) for number in first] == [item] * 8
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of every feedstock in turn: a package may name its folder."""
+    return tmp_path_factory.mktemp("pairs") / "feedstock"
+
+
+@pytest.fixture(scope="module")
+def expected(place: Path) -> dict[str, str]:
+    """Return the packages of a build that nothing disturbs."""
+    return pairs.undisturbed(place)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("pair", pairs.PAIRS, ids=lambda pair: pair.name)
+def test_of_two_at_once_each_succeeds_or_says_that_the_other_builds(
+    pair: pairs.Pair, place: Path, expected: dict[str, str]
+) -> None:
+    assert list(pairs.trial(pair, place, 2, expected)) == [[]] * 2
+
+
+@pytest.mark.sampled
+def test_what_was_built_while_the_feedstock_changed_is_not_taken_for_what_it_says_now(tmp_path: Path) -> None:
+    root = pairs.feedstock(tmp_path / "feedstock")
+    recipe, settings = root / "recipe" / "meta.yaml", root / "conda-forge.yml"
+    changing = f"    - grep -q changed '{settings}' || echo '# changed' >> '{settings}'\n"
+    recipe.write_text(recipe.read_text().replace("about:", f"{changing}about:"))
+    first, second, third = (pairs.run(root, pairs.build(pairs.A))[0] for _ in range(3))
+    assert [first.code, second.code, third.code] == [0, 0, 0], first.text
+    assert "changed while it was built" in first.text
+    assert ("1 done" in second.text, "1 cached" in third.text) == (True, True), second.text

@@ -19,7 +19,6 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "tests" / "fixtures" / "small-tensorflow" / "recipe"
 SOURCE = RECIPE / "source"
 VERSION = "2.0.1"
-LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 INTERFACE = ("tensorflow/c/c_api.cc", "tensorflow/core/kernels/saxpy.cc", "tensorflow/core/kernels/no_cuda.cc")
 PKG_CONFIG, CMAKE = "by pkg-config", "by CMake"
 # The headers of the wheel (tools/pip_package/BUILD), by their places in the sources.
@@ -141,13 +140,3 @@ def test_a_file_that_is_missing_fails_the_test(built: Path, tmp_path: Path, name
     (path,) = prefix.rglob(name)
     path.unlink()
     assert check_link(prefix, "tensorflow_cc").returncode != 0
-
-
-@pytest.mark.sampled
-def test_a_compiler_that_is_missing_is_said(built: Path, tmp_path: Path) -> None:
-    prefix = filled(tmp_path / "prefix", built, ("libtensorflow_framework", "libtensorflow_cc"))
-    ended = check_link(prefix, "tensorflow_cc", CXX="no-such-compiler -m64")
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    skipped = "check_link.cc check_client_session.cc: skipped, there is no compiler on this machine"
-    assert f"{skipped} (no-such-compiler -m64)\n" in ended.stdout
-    assert found(ended.stdout, "check_link.c") == [PKG_CONFIG, CMAKE]

@@ -178,14 +178,3 @@ def test_neighbors_keep_their_files_in_every_order_by_rattler_and_nothing_is_lef
     assert tree(tmp_path / "prefix") == of_neighbors()
     by_rattler(channel, tmp_path, ())
     assert tree(tmp_path / "prefix") == {}
-
-
-def test_the_orders_have_each_package_before_and_after_each_other_one() -> None:
-    pairs = {(first, second) for order in ORDERS for first, second in itertools.combinations(order, 2)}
-    assert pairs == set(itertools.permutations((*OWN, *NEIGHBORS), 2))
-
-
-def test_all_at_once(channel: Path, everything: dict[str, str], tmp_path: Path) -> None:
-    by_kiln(channel, tmp_path / "kiln", (*OWN, *NEIGHBORS))
-    by_rattler(channel, tmp_path / "rattler", (*OWN, *NEIGHBORS))
-    assert tree(tmp_path / "kiln" / "prefix") == tree(tmp_path / "rattler" / "prefix") == everything

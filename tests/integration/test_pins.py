@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
-import subprocess
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,46 +36,31 @@ HOST = {
     "perl": ("5.32.1", "7_perl5"),
     "numpy": ("2.4.6", "py311_0"),
 }
-
-
-class Row(NamedTuple):
-    """A pin in the terms of meta.yaml, what conda-build makes of it, the same in recipe.yaml, and its result there."""
-
-    v0: str
-    wanted: str
-    v1: str
-    rattler: str = ""  # empty: the same
-    conda_build: str = ""  # what conda-build writes where the result is another; empty: the same
-
-
-ROWS = [
-    Row("'plain'", "plain >=1.2.3,<2.0a0", "'plain'"),
-    Row("'six'", "six >=1.17.0,<2.0a0", "'six'"),
-    # This form is conda-build's legacy numpy x.x, for which it sets pin_run_as_build, which has the last word.
-    Row("'numpy', max_pin='x.x'", "numpy >=2.4,<2.5.0a0", "'numpy', upper_bound='x.x'", "numpy >=2.4.6,<2.5.0a0"),
-    Row("'plain', min_pin='x.x', max_pin='x.x'", "plain >=1.2,<1.3.0a0",
-        "'plain', lower_bound='x.x', upper_bound='x.x'"),
-    Row("'fixed', exact=True", "fixed 3.1 h9_0", "'fixed', exact=true"),  # in addition, others of a name do not count
-    Row("'plain', max_pin=None", "plain >=1.2.3", "'plain', upper_bound=none"),
-    Row("'plain', min_pin=None, max_pin='x.x'", "plain <1.3.0a0", "'plain', lower_bound=none, upper_bound='x.x'"),
-    Row("'plain', upper_bound='3'", "plain >=1.2.3,<3", "'plain', upper_bound='3'"),
-    Row("'plain', min_pin=None, upper_bound='3'", "plain <3", "'plain', lower_bound=none, upper_bound='3'"),
-    Row("'plain', lower_bound='1.0'", "plain >=1.0,<2.0a0", "'plain', lower_bound='1.0'"),
-    # conda-build derives the upper bound from the lower one, rattler-build from the version.
-    Row("'plain', lower_bound='0.8'", "plain >=0.8,<1.0a0", "'plain', lower_bound='0.8'", "plain >=0.8,<2.0a0"),
-    Row("'plain', lower_bound='1.0', upper_bound='4'", "plain >=1.0,<4", "'plain', lower_bound='1.0', upper_bound='4'"),
-    Row("'letter'", "letter >=1.1.1w,<2.0a0", "'letter'"),
-    Row("'letter', max_pin='x.x.x'", "letter >=1.1.1w,<1.1.2a", "'letter', upper_bound='x.x.x'"),
-    Row("'cram'", "cram >=9b,<10a", "'cram'"),
-    Row("'cram', max_pin='x.x'", "cram >=9b,<9c", "'cram', upper_bound='x.x'", "cram >=9b,<9b.1.0a0"),
-    # conda-build has no component to count where the version is shorter than the pin, rattler-build appends zeros.
-    Row("'short', max_pin='x.x'", "short >=5,<6.0a0", "'short', upper_bound='x.x'", "short >=5,<5.1.0a0"),
-    # rattler-build cannot pin it.
-    Row("'trail'", "trail >=1.0.1_,<2.0a0", "'trail'", "trail >=1.0.1_,<2.0a0"),
-    Row("'trail', max_pin='x.x.x'", "trail >=1.0.1_,<1.0.2.0a0", "'trail', exact=true", "trail 1.0.1_ 0"),
-    # conda-build drops the epoch, and nothing meets its bounds.
-    Row("'epoch'", "epoch >=1!2.3,<1!3.0a0", "'epoch'", conda_build="epoch >=2.3,<3.0a0"),
-]  # fmt: skip
+# A pin in meta.yaml, and what conda-build makes of it; it derives the upper bound from the lower one, and counts no
+# components that a version lacks. An epoch it would drop, so that nothing meets its bounds. numpy's form is its legacy
+# x.x, for which it sets pin_run_as_build.
+ROWS = {
+    "'plain'": "plain >=1.2.3,<2.0a0",
+    "'six'": "six >=1.17.0,<2.0a0",
+    "'numpy', max_pin='x.x'": "numpy >=2.4,<2.5.0a0",
+    "'plain', min_pin='x.x', max_pin='x.x'": "plain >=1.2,<1.3.0a0",
+    "'fixed', exact=True": "fixed 3.1 h9_0",
+    "'plain', max_pin=None": "plain >=1.2.3",
+    "'plain', min_pin=None, max_pin='x.x'": "plain <1.3.0a0",
+    "'plain', upper_bound='3'": "plain >=1.2.3,<3",
+    "'plain', min_pin=None, upper_bound='3'": "plain <3",
+    "'plain', lower_bound='1.0'": "plain >=1.0,<2.0a0",
+    "'plain', lower_bound='0.8'": "plain >=0.8,<1.0a0",
+    "'plain', lower_bound='1.0', upper_bound='4'": "plain >=1.0,<4",
+    "'letter'": "letter >=1.1.1w,<2.0a0",
+    "'letter', max_pin='x.x.x'": "letter >=1.1.1w,<1.1.2a",
+    "'cram'": "cram >=9b,<10a",
+    "'cram', max_pin='x.x'": "cram >=9b,<9c",
+    "'short', max_pin='x.x'": "short >=5,<6.0a0",
+    "'trail'": "trail >=1.0.1_,<2.0a0",
+    "'trail', max_pin='x.x.x'": "trail >=1.0.1_,<1.0.2.0a0",
+    "'epoch'": "epoch >=1!2.3,<1!3.0a0",
+}
 META = """\
 package:
   name: pinned
@@ -166,27 +148,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def test_each_pin_has_the_bounds_that_conda_build_writes(tmp_path: Path) -> None:
-    step = step_of(tmp_path, [row.v0 for row in ROWS])
+    step = step_of(tmp_path, [*ROWS])
     package = build_package(step, environment=environment(tmp_path))
-    wanted = [row.wanted for row in ROWS]
-    require_bounds(read_info_json(package, "index.json"), read_info_json(package, "run_exports.json"), wanted)
-
-
-@pytest.mark.trial
-@pytest.mark.needs("conda-build")
-def test_the_bounds_of_the_table_are_those_of_conda_build(tmp_path: Path) -> None:
-    """The column ``wanted`` is written by hand: here conda-build writes it, without a test of the package."""
-    settings = {"channels": [channel_of(tmp_path).url], "default_channels": []}
-    (tmp_path / "condarc").write_text(json.dumps(settings))
-    folders = {"CONDA_PKGS_DIRS": str(tmp_path / "fetched"), "CONDA_BLD_PATH": str(tmp_path / "croot")}
-    recipe = builders.feedstock(tmp_path / "feedstock", recipe_of([row.v0 for row in ROWS]), PINS).recipe
-    argv = ("conda-build", str(recipe), "--no-test", "--no-anaconda-upload", "--package-format", "2")
-    environment = {**os.environ, "CONDARC": str(tmp_path / "condarc"), **folders}
-    ended = subprocess.run(argv, cwd=tmp_path, env=environment, text=True, capture_output=True, check=False)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    (package,) = (tmp_path / "croot" / "linux-64").glob("pinned-*.conda")
-    index, exports = read_info_json(package, "index.json"), read_info_json(package, "run_exports.json")
-    require_bounds(index, exports, [row.conda_build or row.wanted for row in ROWS])
+    require_bounds(read_info_json(package, "index.json"), read_info_json(package, "run_exports.json"), ROWS.values())
 
 
 def require_bounds(index: Mapping[str, Any], exports: Mapping[str, Any], wanted: Iterable[str]) -> None:
@@ -208,18 +172,3 @@ def test_a_pin_to_a_package_that_host_lacks_fails_before_the_script_runs(tmp_pat
     with pytest.raises(BuildFailed, match="nowhere"):
         build_package(step_of(tmp_path, ["'nowhere'"]), environment=environment(tmp_path), on_line=lines.append)
     assert not any("share/pinned" in line for line in lines)
-
-
-@pytest.mark.sampled
-def test_rattler_build_alone_gives_the_same_bounds_but_where_its_rules_differ(tmp_path: Path) -> None:
-    step = step_of(tmp_path, ["'plain'"])
-    pins = [f"${{{{ pin_compatible({row.v1}) }}}}" for row in ROWS if row.v1 != "'trail'"]
-    requirements = {"host": list(HOST), "run": pins}
-    recipe = {**step.recipe, "requirements": requirements}
-    (tmp_path / "job.json").write_text(json.dumps(recipe))
-    alone = dataclasses.replace(step, recipe=recipe, pins=())
-    package = build_package(alone, environment=environment(tmp_path))
-    depends = set(read_info_json(package, "index.json")["depends"])
-    bounds = {row.rattler or row.wanted for row in ROWS if row.v1 != "'trail'"}
-    assert bounds <= depends
-    assert depends - bounds <= EXPORTED

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -34,7 +33,7 @@ from kiln.fleet.ansible.executor import SCARCE
 from kiln.fleet.ansible.playbooks import PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
 from kiln.fleet.protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
-from tests import iam_policy, shared_inputs
+from tests import iam_policy, shared_inputs, warm
 from tests.openstack_api import IMAGES, Cloud, serve
 from tests.playbook_calls import CEILING, SECRET, answer_of, changes, succeed
 from tests.playbook_programs import WORKER_PROGRAMS, load
@@ -665,17 +664,7 @@ def kiln_fleet(
 ) -> subprocess.CompletedProcess[str]:
     """Run an action of ``kiln fleet`` where nobody can answer a question."""
     root = Path(shutil.copytree(SMALL, folder / "feedstock", dirs_exist_ok=True))
-    argv = [sys.executable, "-m", "kiln", "-C", str(root), "fleet", action, "--provider", provider, *more]
-    return subprocess.run(
-        argv,
-        env={**os.environ, **env},
-        cwd=ROOT,
-        text=True,
-        capture_output=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        timeout=CEILING,
-    )
+    return warm.kiln("-C", str(root), "fleet", action, "--provider", provider, *more, env={**os.environ, **env})
 
 
 @pytest.mark.needs("ssh-keygen")

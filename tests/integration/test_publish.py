@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base import files
-from kiln.base.errors import AlreadyRunning, DiskFull, HashMismatch, PublicationPending
-from kiln.conda.index import IndexEntry, read_index_entry
+from kiln.base.errors import AlreadyRunning, DiskFull, HashMismatch
+from kiln.conda.index import read_index_entry
 from kiln.publish import transaction
-from kiln.publish.stores import target as stores_target
 from tests import publishing
 from tests.packages import release_package
 from tests.publishing import NEW, OLD, described, packages, publish_new, publish_old, put, seen, target
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow("a publication is killed at each of its steps")
-
-
 ROOT = Path(__file__).parents[2]
 BEFORE = {f"{name}-1-0.conda" for name in OLD}
 AFTER = BEFORE | {f"{name}-1-0.conda" for name in NEW}
@@ -137,21 +134,6 @@ def test_a_channel_that_another_tool_indexed_is_taken_over(tmp_path: Path) -> No
 
 
 @pytest.mark.sampled
-def test_another_publication_waits_until_the_first_is_finished_or_aborted(folder: Path) -> None:
-    paths = packages(folder, NEW)
-    with pytest.raises(HashMismatch):
-        transaction.publish(target(folder), paths, [read_index_entry(path) for path in paths], refuse)
-    assert seen(folder / "channel") == BEFORE
-    with pytest.raises(PublicationPending, match="2 packages"):
-        put(folder, ("other",))
-    with pytest.raises(PublicationPending):
-        publishing.yank(folder)
-    assert transaction.abort(target(folder)) == ("linux-64/fresh-1-0.conda", "noarch/app-1-0.conda")
-    put(folder, ("other",))
-    assert seen(folder / "channel") == BEFORE | {"other-1-0.conda"}
-
-
-@pytest.mark.sampled
 def test_of_two_publishers_at_once_one_is_refused(folder: Path) -> None:
     staged, go_on = threading.Event(), threading.Event()
 
@@ -214,18 +196,3 @@ def test_a_full_disk_leaves_the_channel_as_before_and_the_same_command_finishes(
     ballast.unlink()
     transaction.publish(target(small_disk), paths, entries, lambda _: None)
     assert seen(small_disk / "channel") == BEFORE | {"large-1-0.conda"}
-
-
-def test_reindexing_reads_only_unknown_files_and_drops_missing_ones(folder: Path) -> None:
-    channel = folder / "channel"
-    release_package(channel / "linux-64", "dropped-in")
-    (channel / "linux-64" / "old-1-0.conda").unlink()
-    read = []
-
-    def one(path: str) -> IndexEntry:
-        read.append(path)
-        return read_index_entry(channel / path)
-
-    assert stores_target.reindex_channel(target(folder), one) == (1, ())
-    assert read == ["linux-64/dropped-in-1-0.conda"]
-    assert seen(channel) == {"kept-1-0.conda", "dropped-in-1-0.conda"}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping
 
-ROOT = Path(__file__).parents[2]
 MACHINE = python_search.first_available_interpreter(first=[Path(sys.executable)], env=os.environ)
 VARIANTS = """\
 c_compiler:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.needs("chromium")
-
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr"),
@@ -48,8 +47,6 @@ const measure = () => document.getElementById("measured").textContent = JSON.str
 });
 setTimeout(measure, 400);
 </script></body>"""
-
-
 # The number of backgrounds of the states in each picture; done and cached share theirs, as all failures do.
 COLOURS = {(1, None): 1, (1, 1): 1, (4, None): 2, (12, 3): 4, (192, 20): 5}
 
@@ -139,34 +136,6 @@ def test_a_report_fits_its_window_and_shows_each_state(
     assert seen["bars"] > 0
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("width", [500, 1280])
-def test_the_index_of_runs_fits_its_window(width: int, tmp_path: Path) -> None:
-    seen = measured(index(tmp_path), tmp_path, width=width)
-    assert seen["page"] <= seen["window"] == width
-    assert seen["outside"] == []
-    assert seen["cues"] == [[width == 500, width == 500]]
-
-
-@pytest.mark.sampled
-def test_a_phone_shows_the_cues_of_a_page(tmp_path: Path) -> None:
-    """The browser has no window of 390 px, but a frame of that width."""
-    (tmp_path / "inner.html").write_text(policy_free(a_page(12, tmp_path)).replace("</body>", MEASURE))
-    frame = '<body style="margin: 0"><iframe src="inner.html" style="width: 390px; height: 2000px; border: 0"></iframe>'
-    script = """<pre id="outer"></pre><script>setTimeout(() => {
-      document.getElementById("outer").textContent = frames[0].document.getElementById("measured").textContent; }, 900);
-    </script></body>"""
-    (tmp_path / "outer.html").write_text(frame + script)
-    shown = browse(tmp_path / "outer.html", tmp_path / "profile", "--allow-file-access-from-files").stdout
-    match = re.search(r'<pre id="outer">(.+?)</pre>', shown)
-    assert match
-    seen = json.loads(unescape(match[1]))
-    assert seen["page"] <= seen["window"] == 390
-    assert seen["outside"] == []
-    assert len(seen["cues"]) == 4
-    assert all(is_wide and has_cue for is_wide, has_cue in seen["cues"])
-
-
 def test_a_report_loads_without_a_complaint(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(a_page(12, tmp_path, bad={2: ConfigState.FAILED}))
@@ -183,11 +152,3 @@ def test_the_pages_policy_would_stop_a_script_that_got_in(tmp_path: Path) -> Non
     done = browse(page, tmp_path / "profile")
     assert "<title>taken over" not in done.stdout
     assert len(complaints(done)) == 2
-
-
-@pytest.mark.sampled
-def test_a_report_prints_on_a_few_sheets(tmp_path: Path) -> None:
-    page, sheets = tmp_path / "page.html", tmp_path / "page.pdf"
-    page.write_text(a_page(12, tmp_path))
-    browse(page, tmp_path / "profile", f"--print-to-pdf={sheets}")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", sheets.read_bytes())) <= 6

@@ -19,9 +19,8 @@ import pytest
 
 from kiln.base.errors import DownloadFailed, SecretInPackage, TestsFailed, TokenRefused
 from kiln.conda import package_reader
-from tests import planted, written
-from tests.integration.matrix.helpers import CPU_311, ROOT, SMALL, kiln, usable, words
-from tests.waiting import CEILING
+from tests import planted, warm, written
+from tests.integration.matrix.helpers import CPU_311, ROOT, SMALL, kiln, usable
 
 if TYPE_CHECKING:
     import io
@@ -128,10 +127,8 @@ def test_nothing_that_a_run_leaves_holds_a_secret(careless: Path, where: str) ->
         assert log.count(f"{name} as raw: <<***") == 3, "the compile, the build and the test have printed it"
     assert "PLANTED_LETTER as raw: <<k>>" in log, "a letter is not masked, nor does it tear others to pieces"
     assert "the value of PLANTED_LETTER is too short to be masked" in ended.stderr
-    page = subprocess.run(
-        (sys.executable, "-m", "kiln", "-C", str(careless), "report"), cwd=ROOT, check=True, capture_output=True
-    )
-    assert found(("what report says", page.stdout + page.stderr), *left(careless)) == {}
+    page = warm.kiln("-C", str(careless), "report", check=True)
+    assert found(("what report says", (page.stdout + page.stderr).encode()), *left(careless)) == {}
 
 
 @pytest.mark.parametrize("step", ["FAIL_BUILD", "FAIL_TEST"])
@@ -145,14 +142,9 @@ def test_nothing_that_a_failed_run_leaves_holds_a_secret(careless: Path, where: 
 def test_a_package_that_holds_a_secret_is_refused(careless: Path) -> None:
     ended = built(careless, "none", LEAK="yes")
     assert ended.returncode == SecretInPackage.exit_code, ended.stderr
-    assert "PLANTED_QUOTED in share/careless/leak" in log_of(careless) + ended.stderr + kiln_report(careless)
+    report = warm.kiln("-C", str(careless), "report", "--json", check=True)
+    assert "PLANTED_QUOTED in share/careless/leak" in log_of(careless) + ended.stderr + report.stdout
     assert not list(careless.rglob("careless-*.conda"))
-
-
-def kiln_report(root: Path) -> str:
-    """Return the report of the last run."""
-    command = (sys.executable, "-m", "kiln", "-C", str(root), "report", "--json")
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 @contextmanager
@@ -200,16 +192,11 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def command(home: Path, *more: str) -> subprocess.CompletedProcess[str]:
     """Run kiln with caches of its own."""
-    own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
-    return subprocess.run(
-        (sys.executable, "-m", "kiln", *more),
-        cwd=ROOT,
-        env={**os.environ, **own},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=CEILING,
-    )
+    return warm.kiln(*more, env=own_caches(home))
+
+
+def own_caches(home: Path) -> dict[str, str]:
+    return {**os.environ, "HOME": str(home), "XDG_CACHE_HOME": str(home / "cache")}
 
 
 def places(host: str, *, password: str = PASSWORD, token: str = TOKEN) -> tuple[str, str]:
@@ -310,18 +297,13 @@ def test_the_list_of_processes_shows_no_credentials_of_a_command_line(channel: P
     """Of the words that somebody typed, those with credentials are overwritten once they are read."""
     seen: set[bytes] = set()
     with server(channel) as (host, _), processes(seen):
-        command(tmp_path, "install", "x", "--from", places(host)[0], "--prefix", str(tmp_path / "p"))
+        words = ("install", "x", "--from", places(host)[0], "--prefix", str(tmp_path / "p"))
+        subprocess.run((sys.executable, "-m", "kiln", *words), cwd=ROOT, env=own_caches(tmp_path), check=False)
     assert any(f"http://***@{host}".encode() in line for line in seen)
 
 
 @pytest.mark.parametrize("word", ["--mirror", "--remote-cache"])
 def test_usage_errors_print_no_credentials(careless: Path, word: str) -> None:
-    ended = subprocess.run(
-        words(careless, "linux_64_", word, f"ftp://user:{PASSWORD}@host"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    ended = kiln(careless, "linux_64_", word, f"ftp://user:{PASSWORD}@host")
     assert ended.returncode == 2
     assert PASSWORD not in ended.stderr

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base import process
-from kiln.base.errors import BuildFailed, SolveFailed, UsageError
+from kiln.base.errors import BuildFailed
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_writer import PackageMetadata, write_package
 from kiln.container import engine as container_engine
@@ -91,17 +91,6 @@ def test_the_same_packages_give_the_same_image(channel: LocalChannel, archive: s
     again = make(serving(channel), tmp_path / "again.tar")
     assert again.digest == archive.digest
     assert again.path.read_bytes() == archive.path.read_bytes()
-
-
-def test_a_folder_holds_what_an_archive_holds_and_is_replaced(
-    channel: LocalChannel, archive: slim.SlimImage, tmp_path: Path
-) -> None:
-    for _ in range(2):
-        assert make(serving(channel), tmp_path / "layout").digest == archive.digest
-    with tarfile.open(archive.path) as file:
-        held = {member.name: member.size for member in file}
-    result = (path for path in (tmp_path / "layout").rglob("*") if path.is_file())
-    assert held == {path.relative_to(tmp_path / "layout").as_posix(): path.stat().st_size for path in result}
 
 
 def test_nothing_to_build_or_install_with_is_inside(archive: slim.SlimImage) -> None:
@@ -192,15 +181,6 @@ def test_the_image_says_what_it_is(loaded: Engine, archive: slim.SlimImage) -> N
     assert str(told["Id"]).removeprefix("sha256:") == archive.config_digest.removeprefix("sha256:")
 
 
-@pytest.mark.needs("docker")
-def test_docker_asks_for_its_health(engine: Engine, loaded: Engine, archive: slim.SlimImage) -> None:
-    if engine.kind.value != "docker":
-        pytest.skip("Podman takes health checks from Docker's own format alone")
-    told = images.inspect_image(loaded, archive.tag)
-    assert told is not None
-    assert told["Config"]["Healthcheck"]["Test"] == ["CMD", "/usr/bin/models-are-served"]
-
-
 def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_path: Path) -> None:
     """The channel has both builds; without a GPU the same request gets the other one."""
     made = LocalChannel(root=tmp_path / "channel")
@@ -250,19 +230,6 @@ def test_a_library_that_no_package_brings_is_named(tmp_path: Path) -> None:
     assert "libkilnnowhere.so" in caught.value.why
     assert not (tmp_path / "x.tar").exists()
     assert list(WORK.glob(".image-*")) == []
-
-
-def test_what_is_no_channel_is_told(tmp_path: Path) -> None:
-    request = contents.ImageRequest(
-        kind=contents.read_image_kind("serving"), channels=("[x",), specs=("x",), suite="bookworm"
-    )
-    with pytest.raises(UsageError, match=r"one of \[x is not a channel"):
-        make(request, tmp_path / "x.tar")
-
-
-def test_what_the_channel_lacks_is_told(channel: LocalChannel, tmp_path: Path) -> None:
-    with pytest.raises(SolveFailed, match="nosuchthing"):
-        make(serving(channel, specs=("nosuchthing",)), tmp_path / "x.tar")
 
 
 INFERENCE = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import FleetLimit, MachinesUnknown, ProvisionRefused, WorkersLost
-from kiln.fleet.model import JobState, WorkerState
+from kiln.base.errors import WorkersLost
+from kiln.fleet.model import WorkerState
 from kiln.fleet.slurm.attempts import config_folder_name
 from kiln.state.results import ConfigState
 from tests.integration.fleet.helpers import (
@@ -60,14 +59,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("shared")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def sized(cluster: SlurmCluster, shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SizedRun]:
-    """A run whose configs have sizes. Slurm counts time limits in minutes, so it begins before the other tests."""
-    run = SizedRun(cluster, shared, tmp_path_factory.mktemp("sized"))
-    yield run
-    run.processes.end()
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
@@ -102,54 +93,11 @@ class Processes:
             process.wait()
 
 
-SIZES = """
-- match: {cuda_compiler_version: "12.9"}
-  cores: 2
-  memory: 5
-- match: {cuda_compiler_version: "12.9", interpreter: "3.11"}
-  time_limit: 20s
-- match: {cuda_compiler_version: "None", interpreter: "3.11"}
-  memory: 2
-  gpus: 1
-"""
-
-
-class SizedRun:
-    """A run on all nodes, in which one config needs a GPU, and one compiles for longer than it may."""
-
-    def __init__(self, cluster: SlurmCluster, shared: Path, folder: Path) -> None:
-        self.processes = Processes(cluster)
-        self.shared = folder / "shared"
-        self.shared.mkdir()
-        (shared / "kiln").mkdir()
-        (self.shared / "kiln").symlink_to(shared / "kiln")
-        self.root = Path(shutil.copytree(SMALL, folder / "small-feedstock"))
-        (self.root / "fleet-sizes.yml").write_text(SIZES)
-        hold(self.root)
-        self.process = self.processes.start(self.root, self.shared, "--all", "--slurm-partition", "mixed")
-
-    def end(self) -> int:
-        """Let all builds but the one end that Slurm has to; return the exit code of the run."""
-        until(lambda: holding(self.shared, CPU_311), "the build with a GPU compiles", self.process, seconds=200)
-        (self.root / HELD).unlink(missing_ok=True)
-        for config in (CPU_311, CPU_312, CUDA_312):
-            release(self.shared, config)
-        return wait(self.root, self.process)
-
-
 @pytest.fixture
 def processes(cluster: SlurmCluster) -> Iterator[Processes]:
     processes = Processes(cluster)
     yield processes
     processes.end()
-
-
-def kiln(cluster: SlurmCluster, root: Path, *arguments: str, code: int = 0) -> str:
-    result = subprocess.run(
-        words(root, *arguments), env=cluster.environment, cwd=ROOT, check=False, capture_output=True, text=True
-    )
-    assert result.returncode == code, result.stderr
-    return result.stdout
 
 
 def wait(root: Path, process: subprocess.Popen[bytes]) -> int:
@@ -168,15 +116,6 @@ def holding(shared: Path, config: str, attempt: int = 1) -> bool:
     """Return whether a config's compile runs, and waits."""
     logs = shared.glob(f"run-*/*/{attempt}/feedstock/build_artifacts/logs/*/{config}.log")
     return any("=== compile" in log.read_text() for log in logs)
-
-
-def job_name(root: Path) -> str:
-    (run,) = ledgered(root)
-    return run.workers[0].name
-
-
-def restarts(shared: Path) -> list[int]:
-    return [json.loads(file.read_text()).get("restarts") for file in shared.glob("run-*/*/*/state.json")]
 
 
 def assert_nothing_left(cluster: SlurmCluster, root: Path, shared: Path) -> None:
@@ -238,77 +177,3 @@ def test_jobs_outlive_slurm_the_controller_and_a_drained_node(
     assert list((shared / "compile-cache").glob("*.json")), "jobs share Bazel's caches"
     assert_nothing_left(cluster, small, shared)
     assert planted_in(small) == []
-
-
-@pytest.mark.trial
-def test_slurm_restarts_a_job_of_a_failed_node_and_only_jobs_of_runs_are_cancelled(
-    cluster: SlurmCluster, small: Path, shared: Path, processes: Processes
-) -> None:
-    hold(small)
-    other = cluster.call(
-        "sbatch", "--parsable", "--job-name=other", "--mem=100M", "--output=/dev/null", "--wrap=sleep 600"
-    ).strip()
-    process = processes.start(small, shared, CUDA_311)
-    until(lambda: holding(shared, CUDA_311), "a build compiles", process, seconds=100)
-    node = cluster.call("squeue", "--noheader", "--states=RUNNING", "--format=%N", "--name", job_name(small)).strip()
-    cluster.call("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=test")
-    until(lambda: restarts(shared) == [1], "the job is started again", process, seconds=60)
-    process.kill()
-    process.wait()
-    listed = json.loads(kiln(cluster, small, "status", "--ask", "slurm"))
-    (run,) = ledgered(small)
-    assert (CUDA_311, "RUNNING") in {(job["config"], job["state"]) for job in listed if job["run"] == run.id}
-    kiln(cluster, small, "sweep", "--provider", "slurm")
-    assert cluster.job_ids("RUNNING").get(CUDA_311), "the run can be continued"
-    cluster.stop_controller()
-    kiln(cluster, small, "down", code=MachinesUnknown.exit_code)
-    cluster.start_controller()
-    kiln(cluster, small, "down")
-    assert other in cluster.call("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%A").split()
-    cluster.call("scancel", other)
-    until(lambda: cluster.jobs()["other"] == "CANCELLED", "the other job ends", seconds=60)
-    assert [run.finished is None for run in ledgered(small)] == [False]
-    assert not list(shared.glob("run-*"))
-
-
-@pytest.mark.trial
-def test_a_run_that_slurm_refuses_ends_at_once(
-    cluster: SlurmCluster, small: Path, shared: Path, processes: Processes
-) -> None:
-    process = processes.start(small, shared, "--all", "--slurm-partition", "missing")
-    assert wait(small, process) == ProvisionRefused.exit_code
-    assert "invalid partition" in (small / "controller.log").read_text()
-    assert_nothing_left(cluster, small, shared)
-
-
-@pytest.mark.trial
-def test_jobs_get_their_sizes_and_end_at_their_time_limits(cluster: SlurmCluster, sized: SizedRun) -> None:
-    """Of two configs that share a compile the first takes too long; the other, which waited for it, compiles itself."""
-    assert sized.end() == FleetLimit.exit_code
-    words = ("--noheader", "--partition=mixed", "--states=all", "--format=%k|%C|%m|%b|%N|%T|%l")
-    rows = [line.split("|") for line in cluster.call("squeue", *words).splitlines()]
-    jobs = {comment.split(maxsplit=2)[2]: tuple(values) for comment, *values in rows}
-    node = cluster.gpu_node
-    assert {comment: values[:5] for comment, values in jobs.items() if comment != f"{CPU_312} 1"} == {
-        f"{CPU_311} 1": ("1", "1907M", "gres:gpu:1", node, "COMPLETED"),
-        f"{CUDA_311} 1": ("2", "4768M", "N/A", node, "TIMEOUT"),
-        f"{CUDA_312} 1": ("2", "4768M", "N/A", "", "CANCELLED"),
-        f"{CUDA_312} 2": ("2", "4768M", "N/A", node, "COMPLETED"),
-    }
-    assert jobs[f"{CPU_312} 1"][:3] == ("1", "1430M", "N/A"), "the sizes of the command"
-    assert jobs[f"{CUDA_311} 1"][5] == "1:00", "Slurm's limits are in minutes"
-    limit = "was ended at its time limit of 20.0 s, which fleet-sizes.yml or the recipe sets"
-    (timed_out,) = (config for config in report(sized.root).configs if config.state is ConfigState.FAILED)
-    assert (timed_out.config, limit in timed_out.reason) == (CUDA_311, True)
-    assert limit in (sized.root / "controller.log").read_text()
-    (run,) = ledgered(sized.root)
-    ends = {(job.config, job.attempt): (job.state, job.exit_code) for job in run.jobs}
-    assert ends[CUDA_311, 1] == (JobState.FAILED, FleetLimit.exit_code)
-    assert ends[CUDA_312, 1] == (JobState.LOST, None)
-    assert next(job for job in run.jobs if job.attempt == 1 and job.config == CUDA_312).reason.endswith(
-        "was not started: the build whose compile it reuses failed"
-    )
-    assert limit in kiln(cluster, sized.root, "status")
-    assert_whole(sized.root, [CUDA_312, CPU_311, CPU_312])
-    assert run.finished is not None
-    assert not list(sized.shared.glob("run-*"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import signal
@@ -11,11 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.cloud_machines import gateway
 from tests.instance_metadata import MetadataServer
 from tests.integration.fleet import test_runs
-from tests.integration.fleet.helpers import building, containers, docker
-from tests.trials import worker_strikes
+from tests.integration.fleet.helpers import building, containers, docker, ledgered
 from tests.trials.kills import below, kill
 from tests.waiting import until
 
@@ -62,6 +61,12 @@ if [ "$1" = rm ] && read -r controller <"$(dirname "$0")/flag" && rm "$(dirname 
 fi 2>/dev/null
 exec "$real" "$@"
 """
+LOSS = "INPUT -p tcp --dport 22 -m statistic --mode random --probability 0.3 -j DROP"
+# A file system that has an error is remounted like this. Files that are open can still be written here.
+READ_ONLY = """set -e
+for place in /etc /home /opt /root /usr /var; do mount --rbind $place $place; mount -o remount,ro,bind $place; done
+"""
+CACHE_KILLS = 8
 
 
 @dataclass(slots=True, kw_only=True)
@@ -230,6 +235,16 @@ def give_notice(trial: Trial) -> None:
         server.server_close()
 
 
+def gateway() -> str:
+    """Return this computer's address in the network of the containers.
+
+    Docker 20.10 says no gateway before its engine has been started a second time; it takes the first address then.
+    """
+    config = json.loads(docker("network", "inspect", "bridge", "--format", "{{json .IPAM.Config}}"))
+    nets = [(ipaddress.ip_network(net["Subnet"]), net.get("Gateway")) for net in config]
+    return next(address or str(next(net.hosts())) for net, address in nets if net.version == 4)
+
+
 def refuse_the_next(trial: Trial) -> None:
     """Kill a worker whose replacement is refused once."""
     trial.flag.touch()
@@ -284,6 +299,56 @@ def cut_package(trial: Trial) -> None:
     until(trial.flag.exists, "a package was cut", trial.process)
 
 
+def lose_packets(trial: Trial) -> None:
+    """Drop three of ten packets of ssh to all workers, for longer than the timeout."""
+    workers = containers(trial.root)
+    for worker in workers:
+        docker("exec", worker, "sh", "-c", f"iptables -w -I {LOSS}")
+    time.sleep(40)
+    for worker in workers:  # one that is done may be gone already
+        undo = ("docker", "exec", worker, "sh", "-c", f"iptables -w -D {LOSS}")
+        subprocess.run(undo, check=False, capture_output=True)
+
+
+def change_host_key(trial: Trial) -> None:
+    """Give a worker's sshd another host key, and end its connections."""
+    change = "rm /etc/ssh/ssh_host_*; ssh-keygen -A; pkill -9 sshd; systemctl reset-failed ssh; systemctl restart ssh"
+    docker("exec", trial.worker(), "sh", "-c", change)
+
+
+def make_read_only(trial: Trial) -> None:
+    """Make the disk of a worker read-only, as the kernel does after an error of the disk."""
+    docker("exec", trial.worker(), "sh", "-c", READ_ONLY)
+
+
+def double_worker(trial: Trial) -> None:
+    """Start a second machine of a worker's tags, and kill the other worker; the second one must be ended in the run."""
+    worker = trial.worker()
+    second = f"{worker}-second"
+    labels = json.loads(docker("inspect", "--format", "{{json .Config.Labels}}", worker))
+    image = docker("inspect", "--format", "{{.Image}}", worker).strip()
+    tags = (f"--label={name}={value}" for name, value in labels.items())
+    docker("run", "--detach", "--rm", f"--name={second}", *tags, "--entrypoint=sleep", image, "3600")
+    docker("kill", trial.dice.choice([name for name in containers(trial.root) if name not in {worker, second}]))
+    until(lambda: second not in containers(trial.root), "the second machine is ended", trial.process)
+
+
+def use_cache(trial: Trial) -> None:
+    """Let the compiles use a cache of the run, whose server is nginx."""
+    test_runs.with_cache(trial.root)
+    (trial.shelf / "cache.json").rename(trial.shelf / "vars.json")
+
+
+def kill_cache(trial: Trial) -> None:
+    """Kill the server of the run's cache again and again."""
+    (run,) = ledgered(trial.root)
+    strike = ("docker", "exec", f"kiln-{run.id}-cache", "sh", "-c")
+    subprocess.run((*strike, "systemctl kill --signal=KILL kiln-cache && pkill -9 nginx"), check=True)
+    for _ in range(CACHE_KILLS - 1):
+        time.sleep(3)
+        subprocess.run((*strike, "systemctl kill --signal=KILL kiln-cache; pkill -9 nginx"), check=False)
+
+
 SOON = ("--unreachable-timeout", "10s")
 LEASE = (*SOON, "--lease", "4min")  # a silent worker without others that answer is waited for that long
 FAULTS = (
@@ -298,15 +363,15 @@ FAULTS = (
     ),
     Fault(name="ssh to all workers blocked for 30 s", strike=block_all, options=SOON),
     Fault(name="sshd of a worker killed, and started", strike=restart_sshd),
-    Fault(name="sshd of a worker started with another host key", strike=worker_strikes.change_host_key, options=LEASE),
-    Fault(name="30 % of ssh's packets lost for 40 s", strike=worker_strikes.lose_packets, options=SOON),
+    Fault(name="sshd of a worker started with another host key", strike=change_host_key, options=LEASE),
+    Fault(name="30 % of ssh's packets lost for 40 s", strike=lose_packets, options=SOON),
     Fault(
         name="a worker cut off from the network",
         strike=lambda trial: docker("network", "disconnect", "bridge", trial.worker()),
         options=LEASE,
     ),
     Fault(name="the disk of a worker full", strike=fill_worker, prepare=small_disk),
-    Fault(name="the disk of a worker read-only", strike=worker_strikes.make_read_only, options=SOON),
+    Fault(name="the disk of a worker read-only", strike=make_read_only, options=SOON),
     Fault(name="this computer's disk full for 30 s", strike=fill_here, prepare=small_disk_here),
     Fault(name="a notice to a worker on demand, then its end", strike=give_notice, options=SOON),
     Fault(name="a worker's lease ended", strike=end_lease, options=SOON),
@@ -325,12 +390,12 @@ FAULTS = (
         program="docker",
         script=SILENT_PROVIDER,
     ),
-    Fault(name="a worker doubled, the other one killed", strike=worker_strikes.double_worker, options=SOON),
+    Fault(name="a worker doubled, the other one killed", strike=double_worker, options=SOON),
     Fault(
         name="the cache's server killed eight times",
-        strike=worker_strikes.kill_cache,
+        strike=kill_cache,
         options=(*SOON, "--cache", "small"),
-        prepare=worker_strikes.use_cache,
+        prepare=use_cache,
     ),
     Fault(name="a package cut in two on its way", strike=cut_package, program="rsync", script=CUT_PACKAGE),
     Fault(name="controller's clock 3 h ahead", strike=shift_clock(10800.0), any=True),

@@ -13,6 +13,7 @@ are taken in turn. Some need root.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -27,17 +28,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError
+from kiln.conda.package_reader import read_info_json
+from kiln.fleet.ansible import playbooks
+from kiln.fleet.records import FleetLedger
+from tests import shared_inputs
 from tests.integration.fleet import test_detached, test_runs
 from tests.integration.fleet.helpers import building, containers, docker, existing_machines, ledgered, words
 from tests.trials.fault_kinds import CLOCK, FAULTS, Fault, Trial
-from tests.trials.fleet import CHOSEN, leftovers, make_image, packages, run_words
-from tests.trials.kills import ENVIRONMENT, ROOT, SMALL
-from tests.trials.spot import NAME, spot_trial
+from tests.trials.kills import CONFIGS, ENVIRONMENT, ROOT, SMALL
 from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
+CHOSEN = (CONFIGS[0], CONFIGS[-1])
 SECONDS = 15  # of a compile
 CEILING = 600.0  # seconds for a command: with faults of half a minute, none takes nearly as long
 DETACHED: Mapping[str, tuple[str, ...]] = {
@@ -59,9 +63,9 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"), metavar="N", help="begin no trial after so many")
     parser.add_argument("--logs", type=Path, metavar="FOLDER", help="keep the messages of each run there")
     options = parser.parse_args()
-    make_image()
+    shared_inputs.worker_image(shared_inputs.docker_engine())
     chosen = options.only or [""]
-    kinds = (*(fault.name for fault in FAULTS), NAME, *DETACHED)
+    kinds = (*(fault.name for fault in FAULTS), *DETACHED)
     names = [name for name in kinds if any(text in name for text in chosen)]
     end = time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory(prefix="kiln-faults-") as folder:
@@ -95,10 +99,6 @@ def tried(
     root = copied(place)
     fault = next((fault for fault in FAULTS if fault.name == name), None)
     try:
-        if name == NAME:
-            spot = spot_trial(place, dice)
-            root = spot.root
-            return shown(name, spot.moment, [spot.code], root, spot.expected, spot.problem)
         if fault is None:
             return detached_trial(name, root, dice, expected)
         return trial_of(fault, Trial(root=root, shelf=place, dice=dice, logs=logs), expected, seconds)
@@ -114,6 +114,37 @@ def copied(place: Path) -> Path:
     script = root / "recipe" / "build.sh"
     script.write_text(script.read_text().replace("mkdir -p dist", f"sleep {SECONDS}; mkdir -p dist"))
     return root
+
+
+def run_words(root: Path) -> tuple[str, ...]:
+    """Return the arguments that build two configs on two workers."""
+    words = ("-C", str(root), "fleet", "run", *CHOSEN, "--provider", "local")
+    return (*words, "--workers", "2", "--container", "none", "--poll", "1s")
+
+
+def packages(root: Path) -> Mapping[str, str]:
+    """Return a hash of each package: of its files' hashes, and of its metadata but for the time of its making."""
+    result = {}
+    for path in sorted((root / "build_artifacts" / "linux-64").glob("*.conda")):
+        index = {name: value for name, value in read_info_json(path, "index.json").items() if name != "timestamp"}
+        told = json.dumps([read_info_json(path, "paths.json"), index], sort_keys=True)
+        result[path.name] = hashlib.sha256(told.encode()).hexdigest()
+    return result
+
+
+def leftovers(root: Path) -> list[str]:
+    """Return what is left of the runs of a feedstock."""
+    left: list[str] = []
+    with FleetLedger(root / "build_artifacts" / "ledger.sqlite") as ledger:
+        runs = ledger.fleet_runs()
+    for run in runs:
+        folder = root / "build_artifacts" / "fleet" / run.id
+        asked = ("docker", "ps", "--all", "--quiet", "--filter", f"label=kiln-run={run.id}")
+        left += subprocess.run(asked, check=True, capture_output=True, text=True).stdout.split()
+        left += [f"run {run.id} is open"] if run.finished is None else []
+        left += [f"process {pid}" for pid in playbooks.find_processes_of_run(folder)]
+        left += [str(path) for place in ("keys", "claims", "inventory") for path in folder.glob(f"{place}/*")]
+    return left
 
 
 def undisturbed(place: Path) -> tuple[Mapping[str, str], float]:
@@ -291,19 +322,10 @@ def detached_trial(name: str, root: Path, dice: random.Random, expected: Mapping
         hosts = [{key: host[key] for key in host if key != "name"} for host in (worker, controller)]
         variables = place / "hosts.json"
         variables.write_text(json.dumps({"kiln_static_hosts": hosts}))
-        more = (
-            "--provider",
-            "static",
-            "--vars",
-            str(variables),
-            "--workers",
-            "1",
-            "--container",
-            "none",
-            "--poll",
-            "1s",
+        more = ("--provider", "static", "--vars", str(variables), "--workers", "1", "--container", "none")
+        call = words(
+            root, "run", config, *more, "--poll", "1s", "--detach", "--controller", controller["address"], "--json"
         )
-        call = words(root, "run", config, *more, "--detach", "--controller", controller["address"], "--json")
         begun = subprocess.run(call, cwd=ROOT, text=True, capture_output=True, check=False)
         assert begun.returncode == 0, begun.stderr
         began, key = time.monotonic(), Path(json.loads(begun.stdout)["key"])

@@ -1,7 +1,6 @@
-"""Kill six commands at random moments, run each again, and compare with an undisturbed run.
+"""Kill three commands at random moments, run each again, and compare with an undisturbed run.
 
-    .venv/bin/python -m tests.trials.kills [--seed N] [--builds N] [--publications N] [--installs N] [--bumps N]
-        [--conversions N] [--inits N]
+    .venv/bin/python -m tests.trials.kills [--seed N] [--builds N] [--publications N] [--installs N]
 
 Each trial starts the real command on a fresh copy, kills it with ``-9`` after a random part of the time that it takes
 (the command itself, everything at once, or one process below it), and runs the same command to its end. The result
@@ -40,8 +39,7 @@ VICTIMS = ("the command", "everything", "a process below it")
 class Operation:
     """A command to kill: ``words`` follow ``kiln`` in a copied folder, ``outcome`` maps names to hashes there.
 
-    ``start`` is the prepared folder of which that is a copy. One that runs ``once`` refuses to do again what is done;
-    it reads for most of its time, and is killed in the second half of it.
+    ``start`` is the prepared folder of which that is a copy.
     """
 
     name: str
@@ -49,7 +47,6 @@ class Operation:
     words: Callable[[Path], tuple[str, ...]]
     outcome: Callable[[Path], Mapping[str, str]]
     leftovers: Callable[[Path], list[str]]
-    once: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,7 +91,6 @@ def prepare(folder: Path) -> Path:
     finish(built, build_words(built))
     finish(built, publish_words(built))
     (built / "channel").rename(folder / "channel")
-    (folder / "empty").mkdir()
     return folder
 
 
@@ -115,21 +111,6 @@ def install_words(root: Path) -> tuple[str, ...]:
     return ("install", "small", "--from", source, "--prefix", str(root / "prefix"), "--cache", str(root / "cache"))
 
 
-def bump_words(root: Path) -> tuple[str, ...]:
-    """Return the arguments that write another version."""
-    return ("-C", str(root), "bump", "1.3")
-
-
-def convert_words(root: Path) -> tuple[str, ...]:
-    """Return the arguments that write a recipe.yaml and the setting that goes with it."""
-    return ("-C", str(root), "convert")
-
-
-def init_words(root: Path) -> tuple[str, ...]:
-    """Return the arguments that make a feedstock."""
-    return ("init", "thing", "--folder", str(root / "thing-feedstock"), "--no-pinning", "--maintainer", "somebody")
-
-
 def trials(operation: Operation, prepared: Path, folder: Path, number: int, dice: random.Random) -> Tally:
     """Kill an operation so many times, each time in a fresh copy."""
     tally = Tally()
@@ -139,7 +120,6 @@ def trials(operation: Operation, prepared: Path, folder: Path, number: int, dice
     while tally.trials < number and tally.late < 4 * number:
         work = begin(operation, prepared, folder / "trial")
         moment, victim = dice.random() * seconds, dice.choice(VICTIMS)
-        moment = (moment + seconds) / 2 if operation.once else moment
         in_time = killed(operation.words(work), moment, victim, dice)
         tally.trials += in_time
         tally.late += not in_time
@@ -212,9 +192,8 @@ def below(root: int) -> list[int]:
 def outcome_after(operation: Operation, work: Path, expected: Mapping[str, str]) -> str:
     """Run a killed command again; return what is wrong afterwards, or nothing."""
     argv = (sys.executable, "-m", "kiln", *operation.words(work))
-    was_done = operation.once and operation.outcome(work) == expected
     again = subprocess.run(argv, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=900)
-    if again.returncode and not was_done:
+    if again.returncode:
         return f"exit code {again.returncode}: {again.stderr[-600:]}"
     outcome = operation.outcome(work)
     if outcome != expected:
@@ -269,11 +248,6 @@ def installed_files(root: Path) -> Mapping[str, str]:
     }
 
 
-def written_files(root: Path) -> Mapping[str, str]:
-    """Return all files of a feedstock."""
-    return {str(path.relative_to(root)): digest(path) for path in sorted(root.rglob("*")) if path.is_file()}
-
-
 def digest(path: Path) -> str:
     """Return a file's SHA-256."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
@@ -295,11 +269,6 @@ def left_by_publications(root: Path) -> list[str]:
 def left_by_installs(root: Path) -> list[str]:
     """Return what a finished install should not leave next to its prefix."""
     return [path.name for path in root.iterdir() if path.name not in {"channel", "prefix", "cache"}]
-
-
-def left_by_edits(root: Path) -> list[str]:
-    """Return what a finished edit of a feedstock should not leave in it or next to it."""
-    return [*hidden(root), *map(str, root.glob(".*part*"))]
 
 
 def hidden(root: Path) -> list[str]:
@@ -324,14 +293,6 @@ OPERATIONS = (
     ),
     Operation(
         name="installs", start="channel", words=install_words, outcome=installed_files, leftovers=left_by_installs
-    ),
-    *(
-        Operation(name=name, start=start, words=words, outcome=written_files, leftovers=left_by_edits, once=True)
-        for name, start, words in (
-            ("bumps", "fresh", bump_words),
-            ("conversions", "fresh", convert_words),
-            ("inits", "empty", init_words),
-        )
     ),
 )
 

@@ -12,7 +12,6 @@ from kiln.base import files
 from kiln.base.errors import AlreadyRunning, BuildFailed, DownloadFailed, TestsFailed
 from kiln.conda.package_reader import read_info_json
 from kiln.state.results import ConfigState
-from kiln.state.store.layout import ArtifactLayout
 from tests.integration.matrix.helpers import (
     CPU_311,
     CPU_312,
@@ -174,21 +173,6 @@ def test_of_two_runs_at_once_each_config_is_built_by_one(small: Path) -> None:
     assert set(states(small).values()) == {ConfigState.CACHED}
 
 
-@pytest.mark.sampled
-def test_what_a_config_killed_after_its_publication_left_is_removed_by_the_next_run(small: Path) -> None:
-    run = (small, CPU_311, "--container", "none")
-    assert kiln(*run).returncode == 0
-    layout = ArtifactLayout(root=small / "build_artifacts")
-    assert not layout.work_folder(CPU_311).exists()
-    assert not layout.published_marker_file(CPU_311).exists()
-    layout.work_folder(CPU_311).mkdir(parents=True)
-    layout.published_marker_file(CPU_311).write_text("")
-    assert kiln(*run).returncode == 0
-    assert states(small) == {CPU_311: ConfigState.CACHED}
-    assert not layout.work_folder(CPU_311).exists()
-    assert not layout.published_marker_file(CPU_311).exists()
-
-
 def test_a_config_is_built_again_on_request_and_when_inputs_change(small: Path) -> None:
     run = (small, CPU_311, "--container", "none")
 
@@ -222,17 +206,6 @@ def test_a_dry_run_shows_the_plan_and_builds_nothing(small: Path) -> None:
     assert kiln(small, CPU_311, "--container", "none").returncode == 0
     told = kiln(small, "--all", "--container", "none", "--dry-run")
     assert told.stdout.startswith(f"done     {CPU_311}\n")
-
-
-def test_without_a_terminal_a_config_must_be_named(small: Path) -> None:
-    ended = kiln(small, "--container", "none")
-    assert ended.returncode == 2
-    assert "no config selected, 4 are available" in ended.stderr
-
-
-def test_a_filter_that_leaves_one_config_names_it(small: Path) -> None:
-    assert kiln(small, "--filter", "*None*3.11*", "--container", "none").returncode == 0
-    assert states(small) == {CPU_311: ConfigState.DONE}
 
 
 @pytest.mark.sampled

@@ -1,4 +1,4 @@
-"""Builds by the engines of images, of conda-forge, and of other tools."""
+"""Builds by the engines of images, of conda-forge, and of other tools; requirements that no channel has."""
 
 from __future__ import annotations
 
@@ -6,21 +6,20 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import MissingTool
+from kiln.base.errors import MissingTool, SolveFailed
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_reader import read_info_json
 from kiln.image import worker
 from tests.integration.matrix.helpers import BASE, CPU_311, assert_whole, kiln, packages, replace, report
+from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-pytestmark = pytest.mark.slow("a feedstock is built in a container")
 
 
 @pytest.fixture
@@ -37,6 +36,7 @@ def like_conda_forges(docker: str, tmp_path: Path) -> Iterator[str]:
     subprocess.run((docker, "rmi", "--force", tag), check=True, capture_output=True)
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_forges: str) -> None:
     """As conda-forge's images are: a Python, an entry point for root, and no rattler-build."""
@@ -51,6 +51,7 @@ def test_an_image_without_the_engine_is_lent_kilns_own(small: Path, like_conda_f
     assert len([item for item in (small / "build_artifacts" / "engines").iterdir() if item.is_dir()]) == 1
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, docker: str) -> None:
     hidden = {"CONDA_FORGE_DOCKER_RUN_ARGS": f"--tmpfs {worker.ENGINE_HOME} --tmpfs /usr/lib/python3.11"}
@@ -59,6 +60,7 @@ def test_an_image_without_engine_and_python_is_reported_by_name(small: Path, doc
     assert f"the image {BASE} has no py-rattler-build" in ended.stderr
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 def test_outputs_without_a_script_pick_files_that_the_recipe_installed(tmp_path: Path) -> None:
     (tmp_path / "recipe").mkdir()
@@ -104,6 +106,7 @@ outputs:
 """
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 def test_scripts_get_the_callers_variables_that_the_recipe_names_and_tests_their_sources(
     tmp_path: Path, where: str
 ) -> None:
@@ -161,6 +164,7 @@ outputs:
 """
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 @pytest.mark.sampled
 @pytest.mark.parametrize(("engine", "package"), [("conda-build", "conda-build"), ("mambabuild", "boa")])
 def test_an_image_without_another_engine_is_reported_with_its_package(
@@ -171,6 +175,7 @@ def test_an_image_without_another_engine_is_reported_with_its_package(
     assert f"the image {BASE} has no {package}" in ended.stderr
 
 
+@pytest.mark.slow("a feedstock is built in a container")
 def test_another_engine_is_called_as_in_conda_forge_and_its_packages_are_published(small: Path, tmp_path: Path) -> None:
     """A program in conda-build's place, which leaves a package that was built before where conda-build would."""
     assert kiln(small, CPU_311, "--container", "none").returncode == 0
@@ -199,3 +204,42 @@ print("called with", *sys.argv[1:], flush=True)
 root = json.loads(pathlib.Path(os.environ["CONDARC"]).read_text())["conda-build"]["root-dir"]
 shutil.copytree("{made}", pathlib.Path(root, "linux-64"))
 """
+PIN = '        - {{ pin_subpackage("libsmall", exact=True) }}\n'
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (
+            PIN + "      host:\n        - wanted\n        - absent 99\n",
+            ("build small: host requirements: nothing in ", " satisfies absent 99.*"),
+        ),
+        (
+            PIN + "        - wanted >=1\n",
+            ("test small: nothing in ", " satisfies absent >=2, a requirement of small ==1.2 cpu_py311"),
+        ),
+    ],
+    ids=["host", "run"],
+)
+def test_a_requirement_that_no_channel_has_is_named(
+    small: Path, tmp_path: Path, recipe: str, told: tuple[str, str]
+) -> None:
+    channel = LocalChannel(root=tmp_path / "channel")
+    package = release_package(tmp_path / "packages", "wanted", depends=["absent >=2"] if "wanted >=1" in recipe else [])
+    channel.add([(package, "linux-64")])
+    replace(small, "meta.yaml", PIN, recipe)
+    config = small / ".ci_support" / f"{CPU_311}.yaml"
+    config.write_text(f"{config.read_text()}channel_sources:\n- {channel.url}\n")
+    ended = kiln(small, CPU_311, "--container", "none")
+    assert ended.returncode == SolveFailed.exit_code, ended.stderr
+    for words in told:
+        assert words in ended.stderr
+    assert "try: see that the channels" in ended.stderr
+    (entry,) = report(small).configs
+    assert told[1] in entry.reason
+    assert entry.log is not None
+    assert "Cannot solve the request because of" in entry.log.read_text()
+
+
+ROOT = Path(__file__).parents[2]

@@ -1,31 +1,29 @@
-"""The output of a build for people and programs: its lines, JUnit's XML, the list of runs, the logs."""
+"""The output of a build for people and programs: its lines, JUnit's XML, runs, logs, the progress of a compile."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from kiln.base.errors import BuildFailed, Interrupted
+from tests import warm
 from tests.integration.matrix.helpers import CPU_311, CPU_312, HOLD, ROOT, kiln, replace, started, wait_for
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-pytestmark = pytest.mark.slow("a feedstock is built twice")
 
 
 def command(root: Path, *arguments: str) -> str:
-    argv = (sys.executable, "-m", "kiln", "-C", str(root), *arguments)
-    return subprocess.run(argv, cwd=ROOT, text=True, capture_output=True, check=True, timeout=60).stdout
+    return warm.kiln("-C", str(root), *arguments, check=True).stdout
 
 
+@pytest.mark.slow("a feedstock is built twice")
 def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_path: Path) -> None:
     broken = 'if [ "$interpreter" = 3.12 ]; then echo "  no luck"; exit 3; fi\n'
     replace(small, "build.sh", "mkdir", f"{broken}mkdir")
@@ -59,6 +57,7 @@ def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_pa
     assert log["run"] == 1, "in the second run it was cached"
 
 
+@pytest.mark.slow("a feedstock is built twice")
 @pytest.mark.sampled
 def test_an_interrupted_build_has_junits_xml(small: Path, tmp_path: Path) -> None:
     replace(small, "build.sh", "mkdir", f"{HOLD.strip()}\nmkdir")
@@ -70,3 +69,46 @@ def test_an_interrupted_build_has_junits_xml(small: Path, tmp_path: Path) -> Non
     assert process.returncode == Interrupted.exit_code
     (suite,) = ET.parse(tmp_path / "junit.xml").getroot()
     assert (suite.get("name"), suite.get("errors")) == (CPU_312, "1")
+
+
+REPLAY = """\
+mkdir -p dist
+echo "compiled for CUDA $cuda_compiler_version with $(cat greeting.txt)" >dist/small.txt
+head -n 25 "$RECIPE_DIR/events.json" >"$BAZEL_BUILD_EVENTS"
+read -r _ <"{go_on}" # nothing runs meanwhile
+cp "$RECIPE_DIR/events.json" "$BAZEL_BUILD_EVENTS"
+echo "compiling with $interpreter is over"
+"""
+
+
+@pytest.fixture
+def replaying(small: Path) -> Path:
+    """The small feedstock, whose compile replays Bazel's events and waits until somebody writes into ``go-on``."""
+    shutil.copy(ROOT / "tests" / "fixtures" / "bazel-events" / "again.json", small / "recipe" / "events.json")
+    os.mkfifo(small.parent / "go-on")  # kiln refuses pipes in a feedstock
+    (small / "recipe" / "build.sh").write_text(REPLAY.replace("{go_on}", str(small.parent / "go-on")))
+    return small
+
+
+@pytest.mark.sampled
+def test_a_stalled_compile_is_reported_and_continues(replaying: Path) -> None:
+    words = ("build", CPU_311, "--container", "none", "--stall", "0.03", "--json")
+    run = (sys.executable, "-m", "kiln", "-C", str(replaying), *words)
+    with subprocess.Popen(run, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "stalled at" in line:
+                break
+        assert "at work: " in said[-1], "".join(said)
+        (replaying.parent / "go-on").write_text("now\n")
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert "compiled 6 actions: 6 from the cache, 0 run, 2 internal" in err
+    (config,) = json.loads(out)["configs"]
+    (step,) = (step for step in config["steps"] if step["title"] == "compile")
+    assert (step["compile"]["hits"], step["compile"]["misses"]) == (6, 0)
+    log = Path(config["log"]).read_text()
+    assert "stalled at" in log
+    assert "Bazel: 6 actions: 6 from the cache, 0 run, 2 internal" in log

@@ -55,18 +55,6 @@ def test_a_server_that_goes_on_failing_has_nothing_of_a_release_and_the_same_com
     assert len(served(tmp_path)) == 2
 
 
-@pytest.mark.sampled
-def test_two_machines_that_publish_the_same_come_to_one_release(server: str, tmp_path: Path) -> None:
-    here, there = (channel_on(server, ServerKind.PREFIX, tmp_path / name) for name in ("here", "there"))
-    paths, entries = release(tmp_path)
-
-    def meanwhile(_: str) -> None:
-        transaction.publish(there, paths, entries, lambda _: None)
-
-    transaction.publish(here, paths, entries, meanwhile)
-    assert served(tmp_path) == {entry.path: entry.sha256 for entry in entries}
-
-
 def put(where: StoreTarget, folder: Path, names: tuple[str, ...], try_out: Callable[[str], None]) -> None:
     paths = packages(folder, names)
     transaction.publish(where, paths, [read_index_entry(path) for path in paths], try_out)
@@ -117,27 +105,6 @@ def test_attestations_lie_in_a_bucket_until_their_package_is_deleted(bucket: Sto
     target.yank_packages(bucket, ["old-1-0.conda"], delete=True)
     assert store.sidecar_paths("linux-64/old-1-0.conda") == ()
     assert len(store.sidecar_paths("linux-64/")) == 2
-
-
-def test_a_bucket_has_the_packages_of_every_platform(bucket: StoreTarget, tmp_path: Path) -> None:
-    put(bucket, tmp_path, OLD, lambda _: None)
-    package = release_package(tmp_path / "aarch64", "old", subdir="linux-aarch64")
-    transaction.publish(bucket, [package], [read_index_entry(package)], lambda _: None)
-    assert {"linux-64/old-1-0.conda", "linux-aarch64/old-1-0.conda"} < bucket.package_hashes().keys()
-    (record,) = solve([bucket.channel_url()], ["old"], virtual_packages={}, platform="linux-aarch64")
-    assert record.subdir == "linux-aarch64"
-    assert target.yank_packages(bucket, ["linux-aarch64/old-1-0.conda"]) == ("linux-aarch64/old-1-0.conda",)
-    assert [item.subdir for item in solve([bucket.channel_url()], ["old"], virtual_packages={})] == ["linux-64"]
-
-
-def test_an_interrupted_publication_to_a_bucket_can_be_aborted(bucket: StoreTarget, tmp_path: Path) -> None:
-    put(bucket, tmp_path, OLD, lambda _: None)
-    before = {name: (tmp_path / "mirror" / name).read_bytes() for name in listed(mirrored(bucket, tmp_path / "mirror"))}
-    with pytest.raises(HashMismatch):
-        put(bucket, tmp_path, NEW, refuse)
-    assert len(transaction.abort(bucket)) == 2
-    again = mirrored(bucket, tmp_path / "again")
-    assert {name: (again / name).read_bytes() for name in listed(again)} == before
 
 
 @pytest.mark.sampled
@@ -309,7 +276,3 @@ def mirrored(bucket: StoreTarget, folder: Path) -> Path:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(client.get_object(Bucket="wheels", Key=item["Key"])["Body"].read())
     return folder
-
-
-def listed(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())

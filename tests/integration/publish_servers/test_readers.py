@@ -11,13 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import UnsafePackage
-from kiln.conda.index import read_index_entry
 from kiln.conda.solve import install, solve
-from kiln.publish import transaction
-from tests import publishing
 from tests.integration.publish_servers.helpers import has
-from tests.packages import conda_package
 from tests.publishing import publish_new, publish_old
 from tests.waiting import until
 
@@ -72,21 +67,3 @@ def test_clients_read_the_sharded_index_and_the_packages_through_a_web_server(
     assert sorted(record.file_name for record in result) == ["app-1-0.conda", "kept-1-0.conda"]
     install(result, tmp_path / "prefix", cache=tmp_path / "cache")
     assert (tmp_path / "prefix" / "share" / "app").read_text() == "app"
-
-
-def test_a_path_out_of_the_prefix_is_not_followed_when_a_package_is_tried_out(tmp_path: Path) -> None:
-    info = {
-        "index.json": {"name": "evil", "version": "1", "build": "0", "build_number": 0, "subdir": "linux-64"},
-        "paths.json": {"paths": [{"_path": "../../outside", "path_type": "hardlink"}], "paths_version": 1},
-    }
-    package = conda_package(tmp_path / "evil-1-0.conda", info, payload={"../../outside": b"x"})
-    where = publishing.target(tmp_path)
-    transaction.publish(where, [package], [read_index_entry(package)], lambda _: None)
-    with pytest.raises(UnsafePackage) as refused:
-        install(
-            solve([where.channel_url()], ["evil"], virtual_packages={}),
-            tmp_path / "deep" / "er" / "prefix",
-            cache=tmp_path / "cache",
-        )
-    assert "outside" in refused.value.why
-    assert not list(tmp_path.rglob("outside"))

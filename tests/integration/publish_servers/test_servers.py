@@ -6,14 +6,12 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from kiln.base.errors import AlreadyRunning, HashMismatch, PublicationPending, UploadFailed
+from kiln.base.errors import HashMismatch, PublicationPending, UploadFailed
 from kiln.conda.index import read_index_entry
 from kiln.conda.provenance import bundles, sbom
 from kiln.conda.provenance.bundles import publication_statement
@@ -24,10 +22,10 @@ from kiln.publish import transaction
 from kiln.publish.provenance import package_documents
 from kiln.publish.servers.servers import ServerKind
 from kiln.publish.targets import parse_target
-from tests import publishing
+from tests import publishing, warm
 from tests.channel_server import TOKEN
 from tests.fake_sigstore import GITHUB, WORKFLOW, FakeSigstore
-from tests.integration.publish_servers.helpers import KINDS, ROOT, Mortal, channel_on, refuse, release, requests, served
+from tests.integration.publish_servers.helpers import KINDS, Mortal, channel_on, refuse, release, requests, served
 from tests.packages import release_package
 
 if TYPE_CHECKING:
@@ -102,14 +100,6 @@ def test_a_fault_that_passes_costs_another_attempt_after_a_pause(
 
 
 @pytest.mark.sampled
-def test_an_index_that_comes_cut_off_is_asked_for_again(server: str, tmp_path: Path) -> None:
-    where = channel_on(server, ServerKind.QUETZ, tmp_path)
-    transaction.publish(where, *release(tmp_path), lambda _: None)
-    (tmp_path / "index-faults").write_text("cut\n500\n429\n")
-    assert len(where.package_hashes()) == 2
-
-
-@pytest.mark.sampled
 def test_packages_that_a_server_does_not_remove_are_reported(server: str, tmp_path: Path) -> None:
     (tmp_path / "faults").write_text("\n".join(["ok"] * 3 + ["500"] * 100))
     (tmp_path / "removal-faults").write_text("\n".join(["500"] * 100))
@@ -173,10 +163,8 @@ def test_the_command_aborts_the_publication_of_a_killed_one(server: str, tmp_pat
     where = parse_target(named, environment, journals=journals, staging="trial")
     with pytest.raises(HashMismatch):
         transaction.publish(where, *release(tmp_path), refuse)
-    words = (sys.executable, "-m", "kiln", "-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
-    ended = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, **environment}, text=True, capture_output=True, check=False
-    )
+    words = ("-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
+    ended = warm.kiln(*words, env={**os.environ, **environment})
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout) == {"aborted": ["linux-64/app-1-0.conda", "linux-64/lib-1-0.conda"]}
     assert served(tmp_path, "trial") == {}
@@ -206,20 +194,6 @@ def test_a_label_with_other_packages_is_not_published_with_them(server: str, tmp
     with pytest.raises(PublicationPending, match="other-1-0"):
         transaction.publish(where, *release(tmp_path), lambda _: None)
     assert served(tmp_path) == {}
-
-
-@pytest.mark.sampled
-def test_of_two_publishers_from_one_machine_one_is_refused(server: str, tmp_path: Path) -> None:
-    where = channel_on(server, ServerKind.PREFIX, tmp_path)
-
-    def meanwhile(_: str) -> None:
-        with pytest.raises(AlreadyRunning):
-            transaction.publish(where, *release(tmp_path), refuse)
-        with pytest.raises(AlreadyRunning):
-            transaction.abort(where)
-
-    transaction.publish(where, *release(tmp_path), meanwhile)
-    assert len(served(tmp_path)) == 2
 
 
 def test_the_attestation_of_a_publication_comes_with_the_package_where_the_server_takes_it(

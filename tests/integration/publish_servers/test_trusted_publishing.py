@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +14,9 @@ from kiln.publish import transaction
 from kiln.publish.servers import servers
 from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
+from tests import warm
 from tests.identity_provider import FAULTS, REQUEST_TOKEN
-from tests.integration.publish_servers.helpers import ROOT, refuse, release, requests, served
+from tests.integration.publish_servers.helpers import refuse, release, requests, served
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -98,9 +97,9 @@ def test_the_command_uses_the_identity_of_its_job_and_shows_no_token(server: str
         transaction.publish(channel_of(server, tmp_path, a_job(server)), *release(tmp_path), refuse)
     assert len(served(tmp_path, "trial")) == 2
     named = f"prefix:{server}/release"
-    words = (sys.executable, "-m", "kiln", "-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
+    words = ("-C", str(tmp_path), "publish", "--to", named, "--abort", "--json")
     environment = {name: value for name, value in os.environ.items() if name != "PREFIX_API_KEY"} | a_job(server)
-    ended = subprocess.run(words, cwd=ROOT, env=environment, text=True, capture_output=True, check=False)
+    ended = warm.kiln(*words, env=environment)
     assert ended.returncode == 0, ended.stderr
     assert len(json.loads(ended.stdout)["aborted"]) == 2
     assert served(tmp_path, "trial") == {}

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import yaml
 
 from kiln.base import files
 from kiln.base.errors import KilnError, RecipeFault
@@ -17,11 +16,8 @@ from kiln.feedstock.lint import check
 from kiln.recipe import render
 from kiln.recipe.v0.validity import ANY, key_faults, recipe_keys
 from tests import builders
-from tests.compared_recipes import RECIPES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from kiln.recipe.rendered import KeyFault
 
 
@@ -227,31 +223,6 @@ def test_the_documentation_lists_what_is_refused() -> None:
         if not any(row.startswith(f"| `{section}`:") and f"`{name}`" in row for row in rows)
     ]
     assert missing == []
-
-
-def test_the_documentation_lists_the_keys_that_were_not_compared_with_conda_builds_packages() -> None:
-    page = (ROOT / "docs" / "reference" / "packages.md").read_text().partition("### What was not compared")[2]
-    compared = {key for text, _ in RECIPES.values() for key in keys_of(text)}
-    sources = (ROOT / "tests" / "integration" / "test_source_kinds.py").read_text()
-    compared |= {key for key in recipe_keys() if key[0] == "source" and re.search(rf"\b{key[1]}\b", sources)}
-    honored = [key for key, why in recipe_keys().items() if not why and key[0] != "extra"]
-    missing = [
-        (section, name)
-        for section, name in honored
-        if (section, name) not in compared and not re.search(rf"(?m)^\| `{section}` \|.*`{re.escape(name)}`", page)
-    ]
-    assert missing == []
-
-
-def keys_of(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the sections and keys of a recipe, those of its outputs included."""
-    recipe = yaml.safe_load(re.sub(r"\{\{.*?\}\}", "x", re.sub(r"\{%.*?%\}", "", text)))
-    parts = [recipe, *recipe.get("outputs", ())]
-    yield from (("outputs", key) for output in parts[1:] for key in output)
-    for part in parts:
-        for section, value in part.items():
-            entries = value if isinstance(value, list) and section == "source" else [value]
-            yield from ((section, key) for entry in entries if isinstance(entry, dict) for key in entry)
 
 
 @pytest.mark.parametrize("key", REFUSED, ids="/".join)

@@ -1,29 +1,100 @@
-"""A Python that a machine lacks, from a real channel in a folder; what is said where none can be had."""
+"""What a rehearsal takes: wheels that pip chooses, an install into a venv, a Python that this machine lacks."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import sys
+import tarfile
+import zipfile
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base import process
-from kiln.base.errors import NotWritable, UnsupportedPython
+from kiln.base.errors import NotWritable, RehearsalRefused, TestsFailed, UnsupportedPython
 from kiln.build.rehearsal import python_search
 from kiln.build.rehearsal.python_package import write_python_packages
 from kiln.build.rehearsal.python_search import PythonRequest
+from kiln.build.rehearsal.wheel_choice import resolve_wheels
+from kiln.build.test.specs import WheelName
+from kiln.build.test.wheels import execute_wheel_test, find_wheel_interpreter, plan_wheel_test
 from kiln.conda.channel import LocalChannel
 from kiln.conda.package_writer import SUBDIR
 from kiln.conda.solve import solve
+from kiln.state.results import TestVerdict
+from tests.unit.build.test.wheels import written
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.build.rehearsal.python_search import Interpreter
 
+
+def add_wheel(folder: Path, name: str, requirement: str = "") -> None:
+    """Write an empty wheel with one requirement."""
+    info = f"{name}-1.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
+    with zipfile.ZipFile(folder / f"{name}-1-py3-none-any.whl", "w") as archive:
+        archive.writestr(f"{info}/METADATA", metadata + (f"Requires-Dist: {requirement}\n" if requirement else ""))
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("address", ["{root}/evil-1.tar.gz", "{root}/evil", "git+{root}/evil"])
+def test_a_wheel_cannot_have_pip_run_a_source_archives_code(tmp_path: Path, address: str) -> None:
+    (tmp_path / "evil").mkdir()
+    backend = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (tmp_path / "evil/pyproject.toml").write_text(backend)
+    (tmp_path / "evil/backend.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.example")
+    for words in (("init", "-q", "."), ("add", "."), ("commit", "-q", "-m", "x")):
+        subprocess.run((*git, *words), cwd=tmp_path / "evil", check=True)
+    with tarfile.open(tmp_path / "evil-1.tar.gz", "w:gz") as archive:
+        archive.add(tmp_path / "evil", "evil-1")
+        member = tarfile.TarInfo("evil-1/PKG-INFO")
+        archive.addfile(member, io.BytesIO(b""))
+    add_wheel(tmp_path, "a", f"evil @ {address.format(root=tmp_path.as_uri())}")
+    add_wheel(tmp_path, "harmless")
+    env = {**os.environ, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path), "PIP_CONFIG_FILE": os.devnull}
+    try:
+        with pytest.raises(RehearsalRefused, match="requires a source archive or a repository") as caught:
+            resolve_wheels(["a", "harmless"], python="3.11", glibc="2.36", env=env)
+    finally:
+        assert not (tmp_path / "ran").exists()
+    assert "a, harmless" in caught.value.why
+    (wheel,) = resolve_wheels(["harmless"], python="3.11", glibc="2.36", env=env).wheels
+    assert wheel.name == "harmless"
+
+
+def test_a_wheel_is_installed_into_a_venv_and_imported(tmp_path: Path) -> None:
+    good = written(tmp_path, "a-1-py3-none-any.whl", {"a/__init__.py": b"print('imported a')\n"})
+    python = find_wheel_interpreter(
+        WheelName.from_path(good), (tmp_path / "none", Path(sys.executable)), environment=os.environ
+    )
+    assert python == Path(sys.executable)
+    log = tmp_path / "log"
+    run = partial(execute_wheel_test, environment=os.environ, apart=lambda: nullcontext(os.environ), log=log)
+    step = plan_wheel_test(good, python=python, folder=tmp_path / "venv", network=False)
+    report = run(step)
+    assert (report.verdict, report.commands) == (TestVerdict.PASSED, 2)
+    assert "imported a" in log.read_text()
+    assert not step.folder.exists()
+    bad = written(tmp_path, "b-1-py3-none-any.whl", {"b/__init__.py": b"raise RuntimeError('no luck')\n"})
+    with pytest.raises(TestsFailed, match="cannot be used after pip install") as told:
+        run(plan_wheel_test(bad, python=python, folder=tmp_path / "venv", network=False))
+    assert "no luck" in told.value.why
+
+
 ENV = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+
+
 NOWHERE = "http://127.0.0.1:9/channel"
+
+
 SHOW = "import sys, ssl, sqlite3, ctypes; print(sys.prefix)"
 
 
