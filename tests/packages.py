@@ -44,7 +44,7 @@ def release_package(
 def python_stand_in(folder: Path, version: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> Path:
     """Write a package that stands for a Python: it runs the one of these tests, in containers the system's."""
     program = f"""#!/bin/sh
-python={sys.executable}; test -x "$python" || python=python3
+python={sys.executable}; test -x "$python" || python=/usr/bin/python3  # a container
 PYTHONPATH="$(echo "${{0%/bin/*}}"/lib/python*/site-packages)" exec "$python" "$@"
 """
     payload = dict.fromkeys(("bin/python", "bin/python3", f"bin/python{version}"), program.encode())
