@@ -22,10 +22,8 @@ from kiln.image import contents, oci, slim
 from kiln.image.oci import Layer, pack_layer
 from tests.left_out import MISSING
 from tests.publishing import record
-from tests.unit.conda.provenance.test_contents import all_files, files_of
-from tests.unit.conda.provenance.test_contents_bundled_third_party_components import all_components
-from tests.unit.conda.provenance.test_sbom import BUILD, HOST, RUN
-from tests.unit.conda.provenance.test_sbom_cyclonedx import bill, bill_of_an_image
+from tests.unit.conda.provenance.test_contents import all_components, all_files, files_of
+from tests.unit.conda.provenance.test_sbom import BUILD, HOST, RUN, bill_of_an_image, cyclonedx_bill
 from tests.unit.image.packages import PACKAGE, REQUEST
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ def test_the_validator_of_spdx_accepts_a_bill(tmp_path: Path) -> None:
 def test_the_schema_of_cyclonedx_accepts_a_bill() -> None:
     licenses: list[dict[str, Any]] = [{"license": text} for text in ("MIT OR Apache-2.0", "as you like", "")]
     for changed in ({}, {"sources": ({"path": "src"},)}, *licenses):
-        assert CYCLONEDX.validate_str(bill(**changed).decode()) is None
+        assert CYCLONEDX.validate_str(cyclonedx_bill(**changed).decode()) is None
     assert CYCLONEDX.validate_str(bill_of_an_image().decode()) is None
 
 
