@@ -19,7 +19,7 @@ from kiln.cli.output import print_notes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from kiln.conda.provenance.check import AttestedFacts, ListedAttestation
 
@@ -111,17 +111,30 @@ def _verified_package(options: argparse.Namespace) -> VerifiedPackage:
             key: read(place.format(own["sha256"])) for key, place in zip(records.BILLS, (BILL, CYCLONEDX), strict=True)
         }
         record, facts = records.verify_package_statement(package, statement, bills=bills, indexed=indexed)
-    sidecar = _read_attestation_sidecar(f"{subdir}/{package.name}", channel, read, indexed or {}) if subdir else None
+    sidecar = None
+    if subdir:
+        # A bundle has no index, and other tools than kiln may make one without the names of attestations (CEP 50): then
+        # those next to the package count. Whoever can place a file there cannot sign for another.
+        path, named = f"{subdir}/{package.name}", (indexed or {}).get(package.name, {}).get(bundles.SIDECAR_FIELD)
+        sidecar = (
+            read(f"{path}{bundles.SIDECAR_ENDING}")
+            if named is None
+            else bundles.download_sidecar(f"{channel.rstrip('/')}/{path}", named)
+        )
     attested, attestations, notes = _attested_facts_and_notes(options, own, channel, sidecar)
     if statement is None and attested is None:
         raise _unverified_error(package, channel, notes)
-    if attested is None and not notes:
-        notes = ("nobody has signed the statement; kiln publish --attest signs it",)
+    signed = _record_from_attestation(attested, own)
+    if statement is not None and "config" not in signed and (attested or not notes):
+        notes = (*notes, "nobody has signed the statement of how it was made; kiln publish --attest signs it")
     if attested and statement is None:
-        record = _record_from_attestation(attested, own)
         facts = (f"the file is the attested one, by its hash {own['sha256']}",)
-    elif attested and options.require_attestation:
-        facts = (*facts, *_require_same_record_as_attested(record, _record_from_attestation(attested, own)))
+    elif attested and options.require_attestation and "config" in signed:
+        if wrong := sorted(key for key in signed.keys() | record.keys() if signed.get(key) != record.get(key)):
+            raise ProvenanceBroken(f"the channel's statement and the attested one differ in {', '.join(wrong)}")
+        facts = (*facts, "the channel's statement is the attested one")
+    if attested and (statement is None or options.require_attestation):
+        record = signed  # where a signature is required, what nobody signed is no record to build from
     return VerifiedPackage(
         record=record,
         facts=(
@@ -204,35 +217,6 @@ def _attestation_signer_lines(attestations: Sequence[ListedAttestation], *, veri
     if len({(one.signer, one.verified, one.fault) for one in attestations}) == 1:
         return []
     return [one.description(len(attestations)) for one in attestations if one.verified is verified]
-
-
-def _require_same_record_as_attested(own: Mapping[str, Any], signed: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fact that the channel's statement is the attested one, where kiln wrote that.
-
-    Raises:
-        ProvenanceBroken: when they differ.
-    """
-    if "config" not in signed:
-        return ()
-    if wrong := sorted(key for key in signed.keys() | own.keys() if signed.get(key) != own.get(key)):
-        raise ProvenanceBroken(f"the channel's statement and the attested one differ in {', '.join(wrong)}")
-    return ("the channel's statement is the attested one",)
-
-
-def _read_attestation_sidecar(
-    path: str, channel: str, read: Callable[[str], bytes | None], indexed: Mapping[str, Mapping[str, Any]]
-) -> bytes | None:
-    """Return the attestations of a package in a channel, or next to it where the index does not name them.
-
-    A bundle has no index, and other tools than kiln may make an index without the names (CEP 50). Whoever can place a
-    file there cannot sign for another.
-    """
-    from kiln.conda.provenance.bundles import SIDECAR_ENDING, SIDECAR_FIELD, download_sidecar
-
-    named = indexed.get(path.partition("/")[2], {}).get(SIDECAR_FIELD)
-    return (
-        read(f"{path}{SIDECAR_ENDING}") if named is None else download_sidecar(f"{channel.rstrip('/')}/{path}", named)
-    )
 
 
 def _record_from_attestation(attested: AttestedFacts | None, own: Mapping[str, str]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING
 from kiln.base.errors import BrokenIndex, ProvenanceBroken, UsageError
 from kiln.cli import verify
 from kiln.cli.main import make_pasteable, run
+from kiln.conda.index import read_index_entry
+from kiln.conda.provenance.bundles import publication_statement
+from kiln.publish import transaction
 from tests import publishing
 
 if TYPE_CHECKING:
@@ -49,6 +53,26 @@ def test_a_package_is_verified_until_its_channel_is_changed(tmp_path: Path, caps
     assert "nobody has signed the statement" in err
     (channel / "noarch" / "repodata.json").resolve().write_bytes(b"[]")
     assert run(["verify", str(package)]) == BrokenIndex.exit_code
+
+
+def test_no_package_is_rebuilt_from_a_statement_that_the_required_signer_has_not_signed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = publishing.packages(tmp_path, ("app",))
+    entries, target = [read_index_entry(path) for path in paths], publishing.target(tmp_path)
+    url = target.channel_url()
+
+    def published_only(sha256: str) -> tuple[bytes, ...]:
+        return (publishing.KEY.sign_statement(publication_statement(entries[0].file, sha256, url)),)
+
+    attestation = dataclasses.replace(publishing.attestation(entries, url), bundles=published_only)
+    transaction.publish(target, paths, entries, lambda _: None, attestation)
+    (tmp_path / "key.pem").write_bytes(publishing.public_pem(publishing.KEY))
+    words = [str(tmp_path / "channel" / entries[0].path), "--require-attestation", str(tmp_path / "key.pem")]
+    assert run(["verify", *words]) == 0
+    assert "nobody has signed the statement" in capsys.readouterr().err
+    assert run(["rebuild", *words, "--into", str(tmp_path / "again")]) == ProvenanceBroken.exit_code
+    assert "does not have the files of its feedstock" in capsys.readouterr().err
 
 
 def test_what_others_signed_cannot_write_to_the_terminal() -> None:
