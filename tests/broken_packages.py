@@ -25,43 +25,13 @@ if TYPE_CHECKING:
 
 CENTRAL, LOCAL, END = b"PK\1\2", b"PK\3\4", b"PK\5\6"
 ODD_NAMES = (
-    *(
-        "../out",
-        "/etc/kiln",
-        "info/../../out",
-        "conda-meta/history",
-        "a\0b",
-        "\udcff",
-        "a\nb",
-        "",
-        ".",
-        "..",
-        "x" * 5000,
-    ),
-    *("info/index.json", "./info/index.json", "INFO/INDEX.JSON", "share/app", "info", "info/paths.json/x", "\u202ea"),
-)
+    "../out", "/etc/kiln", "info/../../out", "conda-meta/history", "a\0b", "\udcff", "a\nb", "", ".", "..", "x" * 5000,
+    "info/index.json", "./info/index.json", "INFO/INDEX.JSON", "share/app", "info", "info/paths.json/x", "\u202ea",
+)  # fmt: skip
 ODD_VALUES: tuple[Any, ...] = (
-    *(
-        None,
-        True,
-        0,
-        -1,
-        1.5,
-        10**30,
-        "",
-        "x",
-        "\ud800",
-        "\x1b[31m",
-        "../..",
-        "a" * 100_000,
-        [],
-        {},
-        [[]],
-        [{}],
-        [None],
-    ),
-    *({"": ""}, {"a": {"b": {"c": []}}}, [1, "a", None], float("nan"), float("inf")),
-)
+    None, True, 0, -1, 1.5, 10**30, "", "x", "\ud800", "\x1b[31m", "../..", "a" * 100_000, [], {}, [[]], [{}], [None],
+    {"": ""}, {"a": {"b": {"c": []}}}, [1, "a", None], float("nan"), float("inf"),
+)  # fmt: skip
 KEYS = (
     *("name", "version", "build", "build_number", "subdir", "depends", "constrains", "noarch", "timestamp", "size"),
     *("sha256", "md5", "license", "extra", "paths", "_path", "path_type", "paths_version", "weak", "files"),
