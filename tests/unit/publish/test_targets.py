@@ -21,27 +21,13 @@ def require(folder: Path, text: str, *, target: str = "out", branch: str = "", e
     targets.require_publication_allowed(path, target, environment=env, current_branch=lambda: branch)
 
 
+ON_MAIN, OFF = "upload_on_branch: main\n", "github_actions: {upload_packages: false}\n"
 FORBIDDEN = [
-    ("bot: {}\nupload_on_branch: main\n", {"branch": "dev"}, 2, "upload_on_branch is 'main', and this is dev"),
-    ("upload_on_branch: main\n", {}, 1, "upload_on_branch is 'main', and this is an unknown branch"),
-    (
-        "upload_on_branch: main\n",
-        {"branch": "main", "env": {"GIT_BRANCH": "dev"}},
-        1,
-        "upload_on_branch is 'main', and this is dev",
-    ),
-    (
-        "github_actions: {upload_packages: false}\n",
-        {"env": {"CI": "github_actions"}},
-        1,
-        "github_actions.upload_packages is false",
-    ),
-    (
-        "github_actions: {upload_packages: false}\n",
-        {"env": {"CI": "true", "GITHUB_ACTIONS": "true"}},
-        1,
-        "github_actions.upload_packages is false",
-    ),
+    (f"bot: {{}}\n{ON_MAIN}", {"branch": "dev"}, 2, "upload_on_branch is 'main', and this is dev"),
+    (ON_MAIN, {}, 1, "upload_on_branch is 'main', and this is an unknown branch"),
+    (ON_MAIN, {"branch": "main", "env": {"GIT_BRANCH": "dev"}}, 1, "upload_on_branch is 'main', and this is dev"),
+    (OFF, {"env": {"CI": "github_actions"}}, 1, "github_actions.upload_packages is false"),
+    (OFF, {"env": {"CI": "true", "GITHUB_ACTIONS": "true"}}, 1, "github_actions.upload_packages is false"),
     ("azure: {upload_packages: false}\n", {"env": {"TF_BUILD": "True"}}, 1, "azure.upload_packages is false"),
     (
         "private_upload: true\n",

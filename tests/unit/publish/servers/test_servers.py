@@ -31,60 +31,36 @@ def server(kind: ServerKind, client_url: str | None = None) -> Server:
     return kind.server_class(url="https://host", channel="release", credentials=credentials, client_url=client_url)
 
 
-@pytest.mark.parametrize(
-    ("kind", "published", "staged", "header"),
-    [
-        (
-            ServerKind.ANACONDA,
-            "https://conda.anaconda.org/release",
-            "https://conda.anaconda.org/release/label/trial",
-            {"Authorization": "token s3cr3t"},
-        ),
-        (
-            ServerKind.PREFIX,
-            "https://host/release",
-            "https://host/trial",
-            {"Authorization": "Bearer s3cr3t"},
-        ),
-        (ServerKind.QUETZ, "https://host/get/release", "https://host/get/trial", {"X-API-Key": "s3cr3t"}),
-        (
-            ServerKind.ARTIFACTORY,
-            "https://host/release",
-            "https://host/trial",
-            {"Authorization": "Bearer s3cr3t"},
-        ),
-    ],
-)
-def test_a_server_has_addresses_and_a_header(
-    kind: ServerKind, published: str, staged: str, header: dict[str, str]
+H, A, P = "https://host", ServerKind.ANACONDA, ServerKind.PREFIX
+BEARER = "Authorization: Bearer s3cr3t"
+MAIN = "https://conda.anaconda.org/release"
+KINDS = [  # where clients read, also the channel for staging; the header; how a package is removed
+    (A, MAIN, f"{MAIN}/label/trial", "Authorization: token s3cr3t", "channels/release/trial"),
+    (P, f"{H}/release", f"{H}/trial", BEARER, "api/v1/delete/trial/noarch/{}"),
+    (ServerKind.ARTIFACTORY, f"{H}/release", f"{H}/trial", BEARER, "trial/noarch/{}"),
+    (
+        ServerKind.QUETZ,
+        f"{H}/get/release",
+        f"{H}/get/trial",
+        "X-API-Key: s3cr3t",
+        "api/channels/trial/packages/a-b/versions/noarch/{}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "published", "staged", "header", "deletion"), KINDS)
+def test_a_server_has_addresses_a_header_and_a_request_that_removes_a_package(
+    kind: ServerKind, published: str, staged: str, header: str, deletion: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = server(kind)
     assert (where.channel_url("release"), where.channel_url("trial")) == (published, staged)
-    assert where.api.headers == header
+    assert [": ".join(item) for item in where.api.headers.items()] == [header]
     assert "s3cr3t" not in repr(where)
     assert server(kind, "https://mirror/{channel}").channel_url("release") == "https://mirror/release"
-
-
-@pytest.mark.parametrize(
-    ("kind", "method", "path"),
-    [
-        (ServerKind.ANACONDA, "DELETE", "https://host/channels/release/trial"),
-        (ServerKind.PREFIX, "DELETE", "https://host/api/v1/delete/trial/noarch/a-b-1.0-0.conda"),
-        (
-            ServerKind.QUETZ,
-            "DELETE",
-            "https://host/api/channels/trial/packages/a-b/versions/noarch/a-b-1.0-0.conda",
-        ),
-        (ServerKind.ARTIFACTORY, "DELETE", "https://host/trial/noarch/a-b-1.0-0.conda"),
-    ],
-)
-def test_a_package_is_removed_from_a_channel_by_one_request(
-    kind: ServerKind, method: str, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
     requests: list[tuple[str, str]] = []
     monkeypatch.setattr(ServerApi, "send_json_request", lambda _, method, url, **__: requests.append((method, url)))
-    server(kind).unlist("noarch/a-b-1.0-0.conda", "trial")
-    assert requests == [(method, path)]
+    where.unlist("noarch/a-b-1.0-0.conda", "trial")
+    assert requests == [("DELETE", f"https://host/{deletion.format('a-b-1.0-0.conda')}")]
 
 
 def test_the_status_of_a_failed_upload_is_the_librarys_or_that_of_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
