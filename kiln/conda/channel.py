@@ -13,8 +13,7 @@ from kiln.base import files, secret_forms
 from kiln.base.errors import DownloadFailed, LimitExceeded, TokenRefused, UsageError
 from kiln.base.patterns import existing_subdirs
 from kiln.conda.rattler import client
-from kiln.conda.rattler import limits as rattler_limits
-from kiln.conda.rattler.limits import limit_increase_hint
+from kiln.conda.rattler.limits import current_limits, limit_increase_hint
 
 if TYPE_CHECKING:
     import io
@@ -133,14 +132,14 @@ def channel_reader(channel: str, largest: int | None = None) -> Callable[[str], 
         TokenRefused: when it refuses the credentials, or requires some.
         LimitExceeded: when a file is larger than an index may be, or takes longer than reading one may.
     """
-    from kiln.base import http as base_http
+    from kiln.base.http import register_credentials
 
     if not channel.startswith(("http://", "https://")):
         root = (
             files.path_of_file_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         )
         return lambda path: _read_local_file(root / path, largest)
-    (bare,) = base_http.register_credentials((channel,))
+    (bare,) = register_credentials((channel,))
     _require_channel_url(bare)
     return lambda path: _download_channel_file(f"{bare.rstrip('/')}/{path}", largest)
 
@@ -156,7 +155,7 @@ def read_stream_within_limits(
     """
     import http.client
 
-    limits = rattler_limits.current_limits()
+    limits = current_limits()
     end = time.monotonic() + limits.solve
     data = bytearray()
     while (size is None or len(data) < size) and (chunk := stream.read1(CHUNK)):  # read() would wait for all of it
@@ -175,15 +174,22 @@ def read_stream_within_limits(
 
 
 def _download_channel_file(address: str, largest: int | None) -> bytes | None:
-    from kiln.base import http as base_http
-    from kiln.base.http import NOT_FOUND, HttpError
+    from kiln.base.http import (
+        NOT_FOUND,
+        TIMEOUT,
+        HttpError,
+        content_length,
+        request_headers,
+        send_request,
+        url_with_token,
+    )
 
     url = quote(address, safe=SAFE)
-    with_token = quote(base_http.url_with_token(address), safe=SAFE)
-    timeout = min(base_http.TIMEOUT, rattler_limits.current_limits().stall)
+    with_token = quote(url_with_token(address), safe=SAFE)
+    timeout = min(TIMEOUT, current_limits().stall)
     try:
-        with base_http.send_request(with_token, headers=base_http.request_headers(url), timeout=timeout) as response:
-            return read_stream_within_limits(response, url, base_http.content_length(response), largest)
+        with send_request(with_token, headers=request_headers(url), timeout=timeout) as response:
+            return read_stream_within_limits(response, url, content_length(response), largest)
     except HttpError as error:
         if error.status == NOT_FOUND:
             return None

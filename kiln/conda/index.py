@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kiln.base import files as base_files
 from kiln.base import patterns
 from kiln.base.errors import BrokenIndex, BrokenPackage
+from kiln.base.files import sha256_and_md5
 from kiln.base.system.files import temporary_file_with_content
 from kiln.conda import package_reader
 
@@ -73,7 +73,7 @@ def _read_package_record(package: Path) -> dict[str, Any]:
 
     if not package.is_file():
         raise BrokenPackage(f"{package} is not a regular file")
-    digests = base_files.sha256_and_md5(package)
+    digests = sha256_and_md5(package)
     with temporary_file_with_content(
         json.dumps(package_reader.read_info_json(package, "index.json")).encode()
     ) as index:

@@ -12,7 +12,7 @@ import json
 import stat
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import files as base_files
+from kiln.base.files import remove, sha256
 from kiln.base.system import files
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def discard_damaged_entries(cache: Path, prefixes: Iterable[Path]) -> tuple[str,
     for entry in (entry for entry, file in damaged.items() if file):
         with entry.with_name(f"{entry.name}.lock").open("ab") as lock:  # rattler's, held while it installs the package
             files.acquire_lock(lock.fileno(), wait=True)
-            base_files.remove(entry)
+            remove(entry)
     return tuple(f"{file} of {entry.name}" for entry, file in damaged.items() if file)
 
 
@@ -57,5 +57,5 @@ def _changed_files(entry: Path) -> Iterator[str]:
             yield item["_path"]
             continue
         is_as_unpacked = status.st_size == item.get("size_in_bytes") and status.st_mtime_ns <= unpacked
-        if stat.S_ISREG(status.st_mode) and not is_as_unpacked and base_files.sha256(file) != item.get("sha256"):
+        if stat.S_ISREG(status.st_mode) and not is_as_unpacked and sha256(file) != item.get("sha256"):
             yield item["_path"]

@@ -7,9 +7,16 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenPackage, ProvenanceBroken
-from kiln.conda.provenance import bundles as provenance_bundles
 from kiln.conda.provenance import check
-from kiln.conda.provenance.bundles import SIDECAR_ENDING, SIDECAR_FIELD, sidecar_hash
+from kiln.conda.provenance.bundles import (
+    PUBLISH,
+    SIDECAR_ENDING,
+    SIDECAR_FIELD,
+    parse_sidecar,
+    serialize_sidecar,
+    sidecar_hash,
+    sidecar_with_added_bundles,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,13 +59,13 @@ def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseA
     """
     before = store.read(f"{entry.path}{SIDECAR_ENDING}")
     others = _bundles_about_file(before or b"", entry.file, entry.sha256)
-    data = provenance_bundles.serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
+    data = serialize_sidecar(json.dumps(one).encode() for one in others) if others else b""
     if before is not None and _has_only_statements_about_file(before, entry.file, entry.sha256):
         data = before  # its bytes stay
     if attestation and attestation.bundles and not (data and attestation.is_own(entry.sha256, data)):
         own = attestation.bundles(entry.sha256)
         if own:
-            data = provenance_bundles.sidecar_with_added_bundles(data, own)
+            data = sidecar_with_added_bundles(data, own)
             _require_readable_sidecar(data, entry.path)
     if not data:
         return entry
@@ -90,8 +97,8 @@ def write_content_addressed_sidecar(store: Store, path: str, record: Mapping[str
         )
     before = store.read(f"{path}{SIDECAR_ENDING}.{record[SIDECAR_FIELD]}") if record.get(SIDECAR_FIELD) else None
     if before is not None:
-        old = provenance_bundles.parse_sidecar(before)
-        if provenance_bundles.parse_sidecar(data)[: len(old)] != old:
+        old = parse_sidecar(before)
+        if parse_sidecar(data)[: len(old)] != old:
             why = "a channel keeps all attestations that it has accepted (CEP 50)"
             raise BrokenPackage(f"{path}{SIDECAR_ENDING} lacks attestations that the channel had", why=why)
     store.write(f"{path}{SIDECAR_ENDING}.{sidecar_hash(data)}", data)
@@ -105,9 +112,7 @@ def extract_own_publication_bundle(folder: FolderStore, path: str) -> Path | Non
     """
     data = folder.read(f"{path}{SIDECAR_ENDING}")
     publications = [
-        one.value
-        for one in _bundles_or_empty_list(data or b"")
-        if one.statement and one.statement.kind == provenance_bundles.PUBLISH
+        one.value for one in _bundles_or_empty_list(data or b"") if one.statement and one.statement.kind == PUBLISH
     ]
     if not publications or "certificate" not in publications[-1]["verificationMaterial"]:
         return None
@@ -149,7 +154,7 @@ def _write_sidecar(store: Store, entry: IndexEntry, data: bytes) -> IndexEntry:
 
 def _require_readable_sidecar(data: bytes, path: str) -> None:
     try:
-        provenance_bundles.parse_sidecar(data)
+        parse_sidecar(data)
     except ProvenanceBroken as error:
         raise BrokenPackage(
             f"the attestations of this publication cannot be added to those in {path}{SIDECAR_ENDING}",

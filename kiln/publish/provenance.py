@@ -15,7 +15,15 @@ from kiln.base.errors import BrokenPackage, NotWritable, ProvenanceBroken
 from kiln.build.engine.info_files import META, TEMPLATE, VARIANT, VARIANT_V1
 from kiln.conda import package_reader
 from kiln.conda.provenance import bazel_repositories, bundles, check, sbom
-from kiln.conda.provenance import contents as provenance_contents
+from kiln.conda.provenance.contents import (
+    RENDERED_V1,
+    bazel_files_in_packed_recipe,
+    build_and_host_packages,
+    bundled_and_declared_components,
+    is_valid_package,
+    package_license_files,
+    package_purl,
+)
 from kiln.conda.provenance.records import ExternalRepository, Provenance, ReleaseAttestations, ResolvedPackage
 from kiln.publish import gate
 from kiln.publish.attestations import BILL, CYCLONEDX, STATEMENT
@@ -167,12 +175,12 @@ def release_provenance_and_attestations(
         assert candidate.contents is not None, "the gate refuses broken packages"
         info = package_reader.read_info_files(candidate.path)
         *_, package = recorded_build_of_candidate(matrix, candidate)
-        tested_with = tuple(filter(provenance_contents.is_valid_package, package.tests.run_packages))
+        tested_with = tuple(filter(is_valid_package, package.tests.run_packages))
         record = provenance_record(matrix, candidate, info, tested_with, recipe=digest)
-        resolved = (*provenance_contents.build_and_host_packages(info), *tested_with)
+        resolved = (*build_and_host_packages(info), *tested_with)
         license_ = sbom.license_expression(record.license)
         expression = "" if license_ == sbom.NO else license_  # files are identified by it
-        licenses = provenance_contents.package_license_files(candidate.path, info, expression=expression)
+        licenses = package_license_files(candidate.path, info, expression=expression)
         parts = _bundled_and_declared_components(info, licenses, package.repositories)
         home = _text_or_empty(candidate.contents.about.get("home"))
         bill = sbom.spdx_bill_of_materials(record, home=home, resolved=resolved, licenses=licenses, bundled=parts)
@@ -263,17 +271,15 @@ def _bundled_and_declared_components(
 
     ``declared`` are those of the sources during the build; sources in the recipe are in the package too.
     """
-    files = provenance_contents.bazel_files_in_packed_recipe(info)
+    files = bazel_files_in_packed_recipe(info)
     carried = limits.run_bounded(lambda: bazel_repositories.external_repositories(files)) if files else ()
     valid = [item for item in declared if bazel_repositories.is_valid_repository(item)]
     names = {item.name for item in valid}
-    return provenance_contents.bundled_and_declared_components(
-        licenses, [*valid, *(item for item in carried if item.name not in names)]
-    )
+    return bundled_and_declared_components(licenses, [*valid, *(item for item in carried if item.name not in names)])
 
 
 def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
-    fields = {"purl": provenance_contents.package_purl(package), "url": package.url, "sha256": package.sha256}
+    fields = {"purl": package_purl(package), "url": package.url, "sha256": package.sha256}
     return {name: value for name, value in fields.items() if value}
 
 
@@ -315,7 +321,7 @@ def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple
 
 
 def _engine_version(info: Mapping[str, bytes], about: Mapping[str, Any]) -> str | None:
-    rendered = info.get(provenance_contents.RENDERED_V1)
+    rendered = info.get(RENDERED_V1)
     if rendered is not None:
         match = _ENGINE.search(rendered.decode(errors="replace"))
         return match[1] if match else None

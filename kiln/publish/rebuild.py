@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files, git
 from kiln.base.errors import BrokenPackage, NotReproduced, ProvenanceBroken, ReleaseRefused, UsageError
 from kiln.base.process_table import kill_orphans_in_folder
-from kiln.build.job import collected as job_collected
+from kiln.build.job.collected import read_collected_results
 from kiln.conda import package_reader
 from kiln.run import runner
 from kiln.run.config_process import ConfigBuild, config_build_error
@@ -172,7 +172,7 @@ def _store_job_results(
     feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig
 ) -> tuple[str, int]:
     (config,) = report.configs
-    collected = job_collected.read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
+    collected = read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
     added = cache.add_collected_packages(feedstock, remote, collected.packages, index=False)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
     with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:

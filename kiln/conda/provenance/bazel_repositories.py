@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from kiln.base.system import files as system_files
+from kiln.base.system.files import open_regular_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -95,7 +95,7 @@ def _bounded_folder_entries(folder: Path, most: int) -> tuple[list[os.DirEntry[s
 def _bounded_content(folder: Path, path: str, largest: int) -> bytes | None:
     """Return the content of a regular file, None for one that is larger or cannot be read."""
     try:
-        with os.fdopen(system_files.open_regular_file(folder / path), "rb") as file:
+        with os.fdopen(open_regular_file(folder / path), "rb") as file:
             data = file.read(largest + 1)
     except (OSError, ValueError):
         return None

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from kiln.base.errors import ProvenanceBroken
 from kiln.base.git import COMMIT
 from kiln.base.serialization import canonical_json, iso_timestamp, mapping_or_empty
-from kiln.conda import channel as conda_channel
+from kiln.conda.channel import channel_reader
 from kiln.conda.package_reader import parse_strict_json
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def download_sidecar(url: str, sha256: object) -> bytes:
     folder, _, file = url.rpartition("/")
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ProvenanceBroken(f"the index has an invalid attestations_sha256 of {file}", hint=SIDECAR_HINT)
-    data = conda_channel.channel_reader(folder, LARGEST_SIDECAR)(f"{file}{SIDECAR_ENDING}.{sha256}")
+    data = channel_reader(folder, LARGEST_SIDECAR)(f"{file}{SIDECAR_ENDING}.{sha256}")
     if data is None:
         raise ProvenanceBroken(
             f"the attestations of {file} are missing",

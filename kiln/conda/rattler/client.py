@@ -89,14 +89,14 @@ class _RattlerProcess:
     def __init__(self) -> None:
         import tempfile
 
-        from kiln.base import process as base_process
+        from kiln.base.process import Program, start_helper_process
         from kiln.base.system.lock_handover import LockSender
 
         self.messages: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self.locks = LockSender()
-        argv = base_process.Program.RATTLER.script_command(str(os.getpid()), str(self.locks.number))
+        argv = Program.RATTLER.script_command(str(os.getpid()), str(self.locks.number))
         try:
-            self.process: subprocess.Popen[bytes] = base_process.start_helper_process(
+            self.process: subprocess.Popen[bytes] = start_helper_process(
                 argv, cwd=PACKAGE_ROOT, stderr=self.messages, inherited=self.locks.inherited
             )
         finally:

@@ -15,10 +15,9 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, urlsplit
 
-from kiln.base import files as base_files
 from kiln.base import http, masking
 from kiln.base.errors import TokenRefused
-from kiln.base.files import read_chunks
+from kiln.base.files import read_chunks, sha256
 from kiln.base.http import HttpError
 from kiln.conda import package_reader
 
@@ -296,7 +295,7 @@ class PrefixDev(Server):
                     f"{self.url}/api/v1/upload/{promotion.channel}",
                     "file",
                     [package],
-                    part_headers={"X-File-Name": package.name, "X-File-SHA256": base_files.sha256(package)},
+                    part_headers={"X-File-Name": package.name, "X-File-SHA256": sha256(package)},
                     texts={"attestation": attestation.read_text(encoding="utf-8")},
                 )
             else:

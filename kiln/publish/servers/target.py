@@ -17,7 +17,13 @@ from kiln.base import files, http
 from kiln.base.errors import PublicationPending, TokenRefused, UploadFailed, UsageError
 from kiln.base.http import NOT_FOUND, HttpError
 from kiln.conda.channel import read_stream_within_limits
-from kiln.publish import attestations as publish_attestations
+from kiln.publish.attestations import (
+    extract_own_publication_bundle,
+    remove_documents,
+    remove_sidecars,
+    write_documents,
+    write_package_sidecar,
+)
 from kiln.publish.model import Journal, JournalFile, subdirs_with_defaults
 from kiln.publish.servers.servers import Promotion, Server
 from kiln.publish.stores.folder import FolderStore
@@ -242,8 +248,8 @@ class ServerTarget:
         aside = publication.journal.aside
         attestations = {}
         for entry in publication.entries:
-            publish_attestations.write_package_sidecar(self.state_folder, entry, attestation)
-            file = publish_attestations.extract_own_publication_bundle(self.state_folder, entry.path)
+            write_package_sidecar(self.state_folder, entry, attestation)
+            file = extract_own_publication_bundle(self.state_folder, entry.path)
             if file and self.server.takes_attestations:
                 attestations[entry.path] = file
         self._require_nothing_else_staged(publication.journal)
@@ -260,7 +266,7 @@ class ServerTarget:
     def add_packages_to_index(self, publication: Publication, attestation: ReleaseAttestations | None) -> None:
         """Wait until the server has indexed the packages, and keep the statements about them on this machine."""
         self._wait_until_indexed(publication.entries, self.channel)
-        publish_attestations.write_documents(self.state_folder, publication.journal, attestation)
+        write_documents(self.state_folder, publication.journal, attestation)
 
     def remove_from_staging(self, publication: Publication) -> None:
         """Remove published packages from staging; where the token does not allow that, they stay."""
@@ -277,9 +283,9 @@ class ServerTarget:
         """Remove what staging and the channel took from this publication, and the statements; return what stays."""
         for channel in (journal.aside, self.channel):
             self._remove_confirmed_packages(journal, channel)
-        publish_attestations.remove_documents(self.state_folder, journal)
+        remove_documents(self.state_folder, journal)
         for path in journal.fresh:
-            publish_attestations.remove_sidecars(self.state_folder, path)
+            remove_sidecars(self.state_folder, path)
         listed = {channel: self.client.indexed_hashes(channel) for channel in (journal.aside, self.channel)}
         return tuple(
             f"{path} is in {channel} and stays there: its upload was not confirmed, so it may be another machine's"
