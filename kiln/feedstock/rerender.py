@@ -119,17 +119,17 @@ def matrix_difference(feedstock: Feedstock) -> str:
     are compared. It is also empty where the files are invalid, which the build reports, and when the time or the memory
     of the process that compares them is used up.
     """
+
+    def difference() -> str:
+        own_pinning = job_settings.exclusive_config_file(feedstock)
+        if own_pinning is None and pinning.keys_without_value(feedstock):
+            return _keys_with_changed_values(feedstock)
+        return ci_support_drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
+
     try:
-        return limits.run_bounded(lambda: _compute_matrix_difference(feedstock))
+        return limits.run_bounded(difference)
     except (KilnError, MemoryError, errors.OutOfTime):
         return ""
-
-
-def _compute_matrix_difference(feedstock: Feedstock) -> str:
-    own_pinning = job_settings.exclusive_config_file(feedstock)
-    if own_pinning is None and pinning.keys_without_value(feedstock):
-        return _keys_with_changed_values(feedstock)
-    return ci_support_drift(feedstock, matrix.configs(feedstock, own_pinning)).summary
 
 
 def _keys_with_changed_values(feedstock: Feedstock) -> str:
@@ -190,17 +190,21 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
     _require_within_limit("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
-    _require_within_limit("check runs", sum(_check_run_count(job, links) for job in jobs) + 1, "jobs")
-    needs = [*_build_job_names(parts[0]), *_gpu_job_names(parts[0]), *called]
+    # Each chain has the jobs of the longest, of which GitHub skips the rest.
+    runs = sum((links if job.links > 1 else 1) + bool(job.gpu) for job in jobs)
+    _require_within_limit("check runs", runs + 1, "jobs")
+    needs = [*_build_job_names(parts[0]), *(["gpu"] if any(job.gpu for job in parts[0]) else []), *called]
+    with_chains = [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
+    matrices = sum(len(_build_job_names(part)) for part in parts)  # which all keep to the setting together
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
             **common,
             **_job_template_values(parts[number]),
             title=title,
             called=called,
-            max_parallel=_max_parallel_jobs(settings.max_parallel, parts),
+            max_parallel=settings.max_parallel and max(1, settings.max_parallel // matrices),
             publish_needs=_yaml_list(needs),
-            publish_condition=_needs_succeeded_condition(needs, chained_parts=_called_workflows_with_chains(parts)),
+            publish_condition=_needs_succeeded_condition(needs, chained_parts=with_chains),
             listed_artifacts=_max_listed_artifacts(jobs),
         )
         for number, title in enumerate(("build", *called))
@@ -222,11 +226,6 @@ def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
     }
 
 
-def _max_parallel_jobs(most: int, parts: Sequence[Sequence[WorkflowJob]]) -> int:
-    """Return how many jobs of each matrix may run at a time, so that all matrices together keep to the setting."""
-    return most and max(1, most // sum(len(_build_job_names(part)) for part in parts))
-
-
 def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
     """Return the condition of a job that all of its ``needs`` have succeeded; empty where GitHub's own one says that.
 
@@ -243,19 +242,10 @@ def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collectio
     return " && ".join(("!cancelled()", *terms, *(f"needs.{name}.result == 'success'" for name in certain)))
 
 
-def _called_workflows_with_chains(parts: Sequence[Sequence[WorkflowJob]]) -> list[str]:
-    return [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
-
-
 def _max_listed_artifacts(jobs: Sequence[WorkflowJob]) -> int:
     """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
     count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
     return MANY * count if FEW * count > workflow_settings.limit_of_service(GITHUB, "listed artifacts").value else 0
-
-
-def _check_run_count(job: WorkflowJob, links: int) -> int:
-    """Return the number of a config's jobs: each chain has those of the longest, of which GitHub skips the rest."""
-    return (links if job.links > 1 else 1) + bool(job.gpu)
 
 
 def _require_within_limit(name: str, count: int, what: str) -> None:
@@ -287,11 +277,6 @@ def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
 
 def _build_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
     return [name for name, links in (("build", 1), (CHAIN, 2)) if any(min(job.links, 2) == links for job in jobs)]
-
-
-def _gpu_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
-    """Return the name of the job that tests on a GPU, if there is one."""
-    return ["gpu"] if any(job.gpu for job in jobs) else []
 
 
 def _yaml_list(names: Iterable[str]) -> str:

@@ -230,18 +230,12 @@ class ActionsSettings:
             require_unreserved_names(self.secrets, "secrets", self.whole.place_of("secrets"))
         self.run_arguments = self.whole.get_nested("docker").get_text("run_args", "")
         self._own = self.whole.get_nested(OWN)
-        self.publication = self._read_publication_settings()
+        self.publication = PublicationSettings.read(self._own) if self._own.get_text("publish_to", "") else None
         if self.publication is not None:
             self._require_uploads_allowed(self.publication.channel)
         self.cache_size = self._read_cache_size()
         self.gpu_minutes = min(GPU_MINUTES, self.timeout)
         self.build_minutes = self.timeout - KEPT if self.timeout > 2 * KEPT else self.timeout
-
-    def _read_publication_settings(self) -> PublicationSettings | None:
-        if not self._own.get_text("publish_to", ""):
-            return None
-
-        return PublicationSettings.read(self._own)
 
     def _require_uploads_allowed(self, channel: str) -> None:
         """Refuse a job that `kiln publish` would refuse after all builds."""

@@ -182,19 +182,15 @@ def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone:
     A config's file holds the keys that its outputs use; the recipe may test others that only a pinning defines,
     which is not here. Unless the feedstock stands ``alone``, it has a pinning, and a near miss may be right.
     """
-    known |= _keys_of_all_configs(feedstock)
+    # A key of another config may be tested here without a mistake.
+    files = [*feedstock.config_folder.glob("*.yaml"), *(feedstock.config_folder / "migrations").glob("*.yaml")]
+    known = known.union(*(_variant_file_keys(path, file_content_stamp(path)) for path in files))
     return _cached_recipe_source(feedstock.meta, file_content_stamp(feedstock.meta), known, alone=alone)
 
 
 @lru_cache(maxsize=1)
 def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[str], *, alone: bool) -> RecipeTemplate:
     return RecipeTemplate(path, "recipe/meta.yaml", known, all_known=False, doubts=None if alone else {})
-
-
-def _keys_of_all_configs(feedstock: Feedstock) -> frozenset[str]:
-    """Return the keys of the other configs, which this one may lack without a mistake."""
-    files = [*feedstock.config_folder.glob("*.yaml"), *(feedstock.config_folder / "migrations").glob("*.yaml")]
-    return frozenset[str]().union(*(_variant_file_keys(path, file_content_stamp(path)) for path in files))
 
 
 @lru_cache(maxsize=4096)

@@ -59,13 +59,8 @@ def recipe_yaml_text(meta: str, given: FeedstockFacts) -> str:
         raise _combined_refusal_error([*faults, refused]) from refused
     if faults:
         raise _combined_refusal_error(faults)
-    return _text_with_lost_comments(recipe, lines.comments.values())
-
-
-def _text_with_lost_comments(recipe: DictPart, comments: Iterable[str]) -> str:
-    """Return the text of a recipe; comments whose place has no equivalent are at its end."""
     text = serialize_recipe(recipe)
-    lost = [comment for comment in comments if comment not in text]
+    lost = [comment for comment in lines.comments.values() if comment not in text]  # whose place has no equivalent
     return serialize_recipe(replace(recipe, below=[*recipe.below, *lost])) if lost else text
 
 

@@ -420,9 +420,8 @@ def _test_section_values_v0(package: Metadata, system: str) -> dict[str, Any]:
     section = _section_mapping(package, "test")
     folder = package.recipe.source.path.parent
     named = [str(section["script"])] if section.get("script") else []
-    names = dict.fromkeys(
-        [*named, *(name for name in IMPLICIT if _runs_recipe_test_files(package) and (folder / name).is_file())]
-    )
+    of_folder = not package.recipe.output_entries(package.values) or not package.is_output  # as conda-build does
+    names = dict.fromkeys([*named, *(name for name in IMPLICIT if of_folder and (folder / name).is_file())])
     platforms = {"unix": system != "win", "win": system == "win", None: True}
     run = [IMPLICIT[name][1] for name in names if name in IMPLICIT and platforms[IMPLICIT[name][0]]]
     imports = [f'python -c "import {name}"' for name in _as_text_list(section.get("imports"))]
@@ -434,11 +433,6 @@ def _test_section_values_v0(package: Metadata, system: str) -> dict[str, Any]:
     return comparable_test_values(
         [*imports, *commands], _as_text_list(section.get("requires")), files, _as_text_list(section.get("downstreams"))
     )
-
-
-def _runs_recipe_test_files(package: Metadata) -> bool:
-    """Return whether conda-build runs the test files of the recipe's folder for a package."""
-    return not package.recipe.output_entries(package.values) or not package.is_output
 
 
 def _as_text_list(value: Any) -> list[str]:

@@ -256,7 +256,10 @@ class RecipeConverter:
         build = self._output_build_section(entry, is_top=is_top)
         runs = own_files or not all(map(is_empty_part, build.values_of_key("script")))
         if staging is not None and runs:
-            package.add(("inherit",), self._inherit_from_staging_section(staging))
+            named = staging.pairs[0][1]
+            assert isinstance(named, DictPart)
+            pairs = [("from", named.pairs[0][1]), ("run_exports", literal_text_part("false"))]
+            package.add(("inherit",), DictPart(pairs=pairs))
         self._sections.convert_build(build, package, self._output_script(entry, build))
         self._add_hash_keys(_package_name(entry), package)
         package.add(("build", "files"), _output_files(entry.values_of_key("files")))
@@ -269,11 +272,6 @@ class RecipeConverter:
         package.add(("about",), self._output_about_section(entry, about, is_top=is_top))
         pairs = _ordered_sections_with_comments(package, build, entry.values_of_key("requirements"))
         return DictPart(pairs=pairs, above=entry.above)
-
-    def _inherit_from_staging_section(self, staging: DictPart) -> DictPart:
-        named = staging.pairs[0][1]
-        assert isinstance(named, DictPart)
-        return DictPart(pairs=[("from", named.pairs[0][1]), ("run_exports", literal_text_part("false"))])
 
     def _output_build_section(self, entry: DictPart, *, is_top: bool) -> DictPart:
         """Return an output's build section with what it inherits from the top level, as conda-build has it."""

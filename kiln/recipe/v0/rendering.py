@@ -385,6 +385,11 @@ def recipe_sources(top: Metadata) -> tuple[Source, ...]:
 
 def _source_from_entry(entry: Mapping[str, Any]) -> Source:
     revision = next((entry[key] for key in ("git_rev", "git_tag", "git_branch") if entry.get(key)), None)
+    name = str(entry.get("fn") or "") if entry.get("url") else ""
+    archive = is_archive(name) and not is_wheel(name)  # its name decides how it is unpacked, and not that of a copy
+    addresses = [file_name_of_url(url) for url in item_texts(entry.get("url"))]
+    if set(addresses) == {name} if archive else addresses == [name]:
+        name = ""
     return Source(
         url=item_texts(entry.get("url")),
         sha256=_nonempty_text_or_none(entry.get("sha256")),
@@ -392,8 +397,8 @@ def _source_from_entry(entry: Mapping[str, Any]) -> Source:
         hashes={key: str(entry[key]) for key in FURTHER_HASHES if entry.get(key)},
         content_hashes={key.removeprefix("content_"): str(entry[key]) for key in CONTENT_HASHES if entry.get(key)},
         content_hash_skip=item_texts(entry.get("content_hash_skip")),
-        file_name=_copied_file_name(entry),
-        archive_name=_archive_name(entry),
+        file_name=name if name and not archive else None,
+        archive_name=name if name and archive else None,
         no_hoist="no_hoist" in entry,
         checkout=_hg_or_svn_checkout(entry),
         linked="path_via_symlink" in entry and entry.get("path") is not None,
@@ -404,22 +409,6 @@ def _source_from_entry(entry: Mapping[str, Any]) -> Source:
         folder=text_or_none(entry.get("folder")),
         patches=item_texts(entry.get("patches")),
     )
-
-
-def _copied_file_name(entry: Mapping[str, Any]) -> str | None:
-    """Return the name under which a file is copied; None for an archive, which is unpacked."""
-    name = entry.get("fn")
-    if not name or not entry.get("url") or (is_archive(str(name)) and not is_wheel(str(name))):
-        return None
-    return None if [file_name_of_url(url) for url in item_texts(entry["url"])] == [str(name)] else str(name)
-
-
-def _archive_name(entry: Mapping[str, Any]) -> str | None:
-    """Return the name of an archive, which decides how it is unpacked, if its address has another."""
-    name, urls = entry.get("fn"), item_texts(entry.get("url"))
-    if not name or not urls or not is_archive(str(name)) or is_wheel(str(name)):
-        return None
-    return None if {file_name_of_url(url) for url in urls} == {str(name)} else str(name)
 
 
 def _hg_or_svn_checkout(entry: Mapping[str, Any]) -> Checkout | None:

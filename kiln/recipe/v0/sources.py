@@ -188,18 +188,16 @@ class SourceFiles:
                 revision = _source_revision(entry)
                 return file_text_at_revision(repository, revision, name, self.recipe.parent)
         elif entry.get("path") is not None and not entry.get("url"):
-            return self._text_in_local_path(self._existing_local_path(str(entry["path"])), name)
-        if address := _source_address(entry):
+            path = self._existing_local_path(str(entry["path"]))
+            file = (path / name).resolve() if path.is_dir() else path if path.name == name else None
+            if file is None or not file.is_file():
+                return None
+            self._require_inside_feedstock(file, name)
+            return read_text(file, name)
+        if address := str(next((as_list(entry[key])[0] for key in _ADDRESSES if entry.get(key)), "")):
             what = f"the template reads {name[:80]!r} of a source that kiln does not fetch for a rendering"
             raise TemplateFault(what, why=f"its address is {address[:200]}", hint="write the value into the recipe")
         return None  # an entry without an address has no files
-
-    def _text_in_local_path(self, path: Path, name: str) -> str | None:
-        file = (path / name).resolve() if path.is_dir() else path if path.name == name else None
-        if file is None or not file.is_file():
-            return None
-        self._require_inside_feedstock(file, name)
-        return read_text(file, name)
 
     def _existing_local_path(self, path: str) -> Path:
         """Return a folder or file of the feedstock."""
@@ -238,10 +236,6 @@ def _relative_to_source_folder(name: str, folder: str) -> str | None:
     """Return a name relative to a source's folder in the work folder; None for a name outside of it."""
     relative = posixpath.relpath(posixpath.normpath(name), posixpath.normpath(folder or "."))
     return None if relative.startswith("..") or name.startswith("/") else relative
-
-
-def _source_address(entry: Mapping[str, Any]) -> str:
-    return str(next((as_list(entry[key])[0] for key in _ADDRESSES if entry.get(key)), ""))
 
 
 def _source_revision(entry: Mapping[str, Any]) -> str:

@@ -156,14 +156,6 @@ def require_valid_identity(package: Metadata) -> None:
     raise RecipeFault(f"the build number is {number!r}", at=package.recipe.place_of_section("build"))
 
 
-def _require_valid_build_string(package: Metadata) -> None:
-    if package.section_value("build", "string"):
-        _require_allowed_characters(package, package.build_string, "build string", _FORBIDDEN | {"-", "!"})
-    else:
-        text = _BOUND.sub("", package.build_string).replace("*", "")  # the asterisk is that of a variant's version
-        _require_allowed_characters(package, text, "build string", frozenset())
-
-
 def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidden: frozenset[str]) -> None:
     at = package.place_of_section("package")
     if characters := sorted(forbidden.intersection(text)):
@@ -175,7 +167,11 @@ def _require_allowed_characters(package: Metadata, text: str, kind: str, forbidd
 def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
     """Refuse a package that conda-build refuses; ``values`` are those of the whole recipe at its variant."""
     require_valid_identity(package)
-    _require_valid_build_string(package)
+    if package.section_value("build", "string"):
+        _require_allowed_characters(package, package.build_string, "build string", _FORBIDDEN | {"-", "!"})
+    else:
+        text = _BOUND.sub("", package.build_string).replace("*", "")  # the asterisk is that of a variant's version
+        _require_allowed_characters(package, text, "build string", frozenset())
     if not package.name:
         at = package.place_of_section("package")
         raise RecipeFault("a package has no name", at=at, hint="name: of package or output")

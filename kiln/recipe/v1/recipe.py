@@ -141,9 +141,9 @@ def templates_outside_scripts(node: Any, apart: Collection[str]) -> Iterator[Pla
         yield node
 
 
-_ALWAYS = ("target_platform", "channel_targets", "channel_sources")
+_ALWAYS = frozenset({"target_platform", "channel_targets", "channel_sources"})
 # Variables of a build's environment that rattler-build lets the variant give, and takes for used.
-_OF_MACOS = ("MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH")
+_OF_MACOS = frozenset({"MACOSX_DEPLOYMENT_TARGET", "OSX_ARCH"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -377,7 +377,11 @@ class RecipeV1:
         own = {
             *scope.reads,
             *_version_keys_by_requirement(sections.get("requirements", {}), scope).values(),
-            *_always_used_keys(scope),
+            *(
+                key
+                for key in (*_ALWAYS, *(_OF_MACOS if scope.target.startswith("osx-") else ()))
+                if key in scope.variant
+            ),
         }
         required, reads = (staging.required, staging.reads) if staging else (frozenset[str](), frozenset[str]())
         build = sections["build"]
@@ -448,11 +452,6 @@ def _name_of_staging(entry: Mapping[str, Any]) -> PlacedText:
     if is_empty_node(setting.get("name")):
         raise node_error(setting or next(iter(entry)), "the staging output has no name")
     return require_scalar(setting["name"])
-
-
-def _always_used_keys(scope: VariantScope) -> Iterable[str]:
-    keys = (*_ALWAYS, *(_OF_MACOS if scope.target.startswith("osx-") else ()))
-    return (key for key in keys if key in scope.variant)
 
 
 def _apply_use_and_ignore_keys(keys: Iterable[str], build: Mapping[str, Any], scope: VariantScope) -> frozenset[str]:

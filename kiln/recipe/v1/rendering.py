@@ -315,7 +315,8 @@ def _output_from_package(
     sections, build = package.sections, package.sections["build"]
     needs, exports = sections["requirements"], _run_exports_by_kind(sections["requirements"].get("run_exports", {}))
     linking, detection = build.get("dynamic_linking", {}), build.get("prefix_detection", {})
-    relocation, extra = linking.get("binary_relocation"), sections.get("extra")
+    relocation, extra, files = linking.get("binary_relocation"), sections.get("extra"), build.get("files")
+    down = build.get("variant", {}).get("down_prioritize_variant") or 0
     return Output(
         name=package.name.lower(),
         version=package.version,
@@ -330,14 +331,15 @@ def _output_from_package(
             run_constrained=spec_texts(needs.get("run_constraints", ())),
             versions=requirement_versions_from_variant(needs, package.scope),
         ),
-        track_features=_down_priority_features(package),
+        # A solver avoids a package with features, one for each step down.
+        track_features=tuple(f"{package.name.lower()}-p-{step}" for step in range(abs(down))),
         run_exports={kind: spec_texts(given) for kind, given in exports.items()},
         run_exports_bare=isinstance(needs.get("run_exports"), list),
         tests=tuple(output_tests(sections["tests"], scripts)),
         script=scripts.script_from_section(build.get("script"), default=not scripts.several),
         script_env=script_secret_names(build.get("script")),
         entry_points=tuple(build.get("python", {}).get("entry_points", ())),
-        files=_included_file_globs(build.get("files")),
+        files=tuple(files.get("include", ()) if isinstance(files, dict) else files or ()),
         about={_ABOUT.get(key, key): about_field_value(value) for key, value in sections["about"].items()},
         used=identity.hash_input,
         platform=package.scope.target,
@@ -369,13 +371,3 @@ def _open_pins(
     }
     for field, entries in fields.items():
         yield from ((field, index, item) for index, item in enumerate(entries) if isinstance(item, Pin))
-
-
-def _down_priority_features(package: PackageAtVariant) -> tuple[str, ...]:
-    """Return the features by which a solver avoids a package, one for each step down."""
-    down = package.sections["build"].get("variant", {}).get("down_prioritize_variant") or 0
-    return tuple(f"{package.name.lower()}-p-{step}" for step in range(abs(down)))
-
-
-def _included_file_globs(given: Any) -> tuple[str, ...]:
-    return tuple(given.get("include", ()) if isinstance(given, dict) else given or ())

@@ -166,18 +166,16 @@ class BuildIdentities:
         return result
 
     def _computed_identity(self, package: PackageAtVariant) -> BuildIdentity:
-        pins = {name: self._version_and_build_of_pin(package, name) for name in exactly_pinned_output_names(package)}
-        values = {**_hash_input_values(package), **pins}
+        values = _hash_input_values(package)
+        for name in exactly_pinned_output_names(package):
+            other = self._pinned(package, name)
+            values[name] = f"{other.version} {self.identity_of(other).build_string}"
         data = {hash_key(key): value for key, value in values.items()}
         written = json.dumps(data, sort_keys=True, ensure_ascii=False)
         digest = hashlib.sha1(written.encode(), usedforsecurity=False).hexdigest()[:7]
         return BuildIdentity(
             build_string=_build_string(package, data, digest), hash_input={key: values[key] for key in sorted(values)}
         )
-
-    def _version_and_build_of_pin(self, package: PackageAtVariant, name: str) -> str:
-        other = self._pinned(package, name)
-        return f"{other.version} {self.identity_of(other).build_string}"
 
 
 def exactly_pinned_output_names(package: PackageAtVariant) -> list[str]:
@@ -281,11 +279,9 @@ class RecipePackages:
             for other in self._packages_divided_by_keys(index, self._space, _read_and_hashed_keys)
         )
         if others := [other for other in every if other.name.lower() == name]:
-            return max(others, key=lambda other: self._shared_value_count(by, other))
+            here = by.scope.variant  # the most similar variant counts
+            return max(others, key=lambda other: sum(here.get(k) == other.scope.variant.get(k) for k in self._loops))
         raise by.placed_error(f"{by.name} pins {name!r} with pin_subpackage, but the config has no such output")
-
-    def _shared_value_count(self, one: PackageAtVariant, other: PackageAtVariant) -> int:
-        return sum(one.scope.variant.get(key) == other.scope.variant.get(key) for key in self._loops)
 
     def _cached_package(self, index: int, variant: Mapping[str, Any]) -> PackageAtVariant:
         """Return a package at a variant, evaluated once."""
@@ -305,8 +301,9 @@ class RecipePackages:
         package = self._cached_package(index, space.first_variant())
         key = min(keys_of(package) & space.varying_keys, default=None)
         if key is not None:
-            for part in _subspaces_by_value(space, key):
-                yield from self._packages_divided_by_keys(index, part, keys_of)
+            dimension = space.dimension(key)
+            for value in dimension.values(key) if dimension else ():
+                yield from self._packages_divided_by_keys(index, space.where(key, [value]), keys_of)
         elif not package.skip:
             yield package
 
@@ -362,9 +359,3 @@ def packages_with_variant_subspaces(
 
 def _read_and_hashed_keys(package: PackageAtVariant) -> frozenset[str]:
     return package.hashed | package.scope.reads
-
-
-def _subspaces_by_value(space: Space, key: str) -> Iterator[Space]:
-    dimension = space.dimension(key)
-    for value in dimension.values(key) if dimension else ():
-        yield space.where(key, [value])

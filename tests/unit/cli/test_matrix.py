@@ -66,16 +66,6 @@ def test_a_python_that_cannot_unpack_safely_compares_nothing(tmp_path: Path, mon
     assert run(["-C", str(tmp_path), "matrix", "--diff", "HEAD"]) == UnsupportedPython.exit_code
 
 
-def test_rerender_writes_then_finds_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = copied("zips", tmp_path)
-    words = ["-C", str(feedstock.root), "rerender", "-e", str(PINNING)]
-    assert run(words) == 0
-    assert "16 added" in capsys.readouterr().out
-    assert run(words) == 0
-    assert "nothing to change" in capsys.readouterr().out
-    assert run([*words, "--check"]) == 0
-
-
 def test_a_check_shows_the_difference_and_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     feedstock = builders.feedstock(tmp_path, RECIPE, VARIANTS)
     run(["-C", str(tmp_path), "rerender"])
@@ -184,21 +174,6 @@ def test_a_config_is_shown_with_its_outputs(tmp_path: Path, capsys: pytest.Captu
     assert "  small 1.2 3  [linux-64]" in lines
     assert "    run         python >=3.10, numpy" in lines
     assert "    tests       small --version" in lines
-
-
-def test_configs_are_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = builders.feedstock(tmp_path, META)
-    assert run(["-C", str(feedstock.root), "rerender"]) == 0
-    capsys.readouterr()
-    assert run(["-C", str(feedstock.root), "render", "--json"]) == 0
-    (outputs,) = json.loads(capsys.readouterr().out).values()
-    assert [(output["name"], output["version"]) for output in outputs] == [("small", "1.2")]
-
-
-def test_a_feedstock_without_configs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = builders.feedstock(tmp_path, META)
-    assert run(["-C", str(feedstock.root), "render"]) == UnknownConfig.exit_code
-    assert make_pasteable("kiln rerender writes them", tmp_path) in capsys.readouterr().err
 
 
 def test_items_are_wrapped_but_never_inside_a_requirement() -> None:

@@ -29,8 +29,11 @@ def test_written_files_pass_the_check_until_the_recipe_changes(
     feedstock = builders.feedstock(tmp_path, META + "requirements:\n  host:\n    - zlib\n", variants="zlib:\n  - '1'\n")
     words = ["-C", str(feedstock.root), "rerender"]
     assert run(words) == 0
+    assert "1 added" in capsys.readouterr().out
     assert run([*words, "--check"]) == 0
     assert "1 config in" in capsys.readouterr().out
+    assert run(words) == 0
+    assert "nothing to change" in capsys.readouterr().out
     (feedstock.recipe / "conda_build_config.yaml").write_text("zlib:\n  - '1'\n  - '2'\n")
     before = sorted(feedstock.config_folder.iterdir())
     assert run([*words, "--check"]) == MatrixDrift.exit_code

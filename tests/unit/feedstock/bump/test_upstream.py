@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 HASHED = f"https://files.example.org/packages/ab/cd/{'0' * 60}"
-pytestmark = [pytest.mark.processes, pytest.mark.needs("git")]
 
 HEAD = "package:\n  name: a\n  version: 1.0\nsource:\n"
 
@@ -106,6 +105,8 @@ def env(tmp_path: Path) -> dict[str, str]:
     return {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 @pytest.mark.parametrize("length", [40, 7])
 def test_a_commit_of_the_old_versions_tag_becomes_that_of_the_new_one(
     length: int, up: Mapping[str, str], tmp_path: Path
@@ -115,12 +116,16 @@ def test_a_commit_of_the_old_versions_tag_becomes_that_of_the_new_one(
     assert changed_lines(plan) == {3: "version: 2.0", 6: f'git_rev: "{up["v2_0"][:length]}"'}
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 def test_a_commit_of_a_recipe_yamls_context(up: Mapping[str, str], tmp_path: Path) -> None:
     text = f"context:\n  commit: {up['v1_0']}\n{HEAD}  git: {up['url']}\n  rev: ${{{{ commit }}}}\n"
     plan = bumped(feedstock(tmp_path / "f", text, v1=True), "2.0", env(tmp_path))
     assert changed_lines(plan) == {2: f"commit: {up['v2_0']}", 5: "version: 2.0"}
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: Mapping[str, str], tmp_path: Path) -> None:
     tag = "v${{ version | replace('.', '_') }}"
     source = f"  git: {up['url']}\n  tag: {tag}\n  expected_commit: {up['v1_0']}\n"
@@ -131,6 +136,8 @@ def test_the_expected_commit_of_a_tag_is_that_of_the_new_one(up: Mapping[str, st
         bumped(feedstock(tmp_path / "f", text, v1=True), "3.0", env(tmp_path))
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: Mapping[str, str], tmp_path: Path) -> None:
     new = released(tmp_path / "files", "a-2.0.tar")["a-2.0.tar"]
     url = f"{(tmp_path / 'files').as_uri()}/a-{{{{ PKG_VERSION }}}}.tar"
@@ -140,6 +147,8 @@ def test_a_commit_without_a_tag_stays_beside_a_source_with_the_version(up: Mappi
     assert plan.unchanged == (f"{up['url']} at {up['']}",)
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 def test_a_commit_that_no_tag_tells_is_refused_by_its_line(up: Mapping[str, str], tmp_path: Path) -> None:
     text = f"{HEAD}  git_url: {up['url']}\n  git_rev: {up['']}\n"
     with pytest.raises(RecipeFault, match=r"recipe/meta\.yaml:6:12: no source depends on the version"):
@@ -201,6 +210,8 @@ def test_a_device_and_other_schemes_are_refused(tmp_path: Path) -> None:
         digests(tmp_path, "b.tar", "s3://example/a.tar")
 
 
+@pytest.mark.processes
+@pytest.mark.needs("git")
 def test_a_repository_cannot_name_a_program(tmp_path: Path) -> None:
     program = SourceDownload(source=SourceView(git="ext::sh -c true", revision="v1"))
     with pytest.raises(DownloadFailed, match="cannot be reached"):

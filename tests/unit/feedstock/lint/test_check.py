@@ -417,7 +417,6 @@ def test_every_fixable_rule_has_a_correction() -> None:
     assert fixable == {*LINE_FIXES, "R-001", "R-009", "R-011", "R-012"}
 
 
-pytestmark = pytest.mark.processes
 PROGRAM = Path(sys.executable).with_name("shellcheck")
 SCRIPT = "#!/bin/bash\nfor f in $(ls *.so); do rm $f; done\nif [ $x = 1 ]; then cd foo; fi\n"
 
@@ -429,6 +428,7 @@ def program(folder: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not PROGRAM.exists(), reason="shellcheck is not in this environment")
 def test_warnings_have_places_and_ids_of_shellcheck(tmp_path: Path) -> None:
     subject = feedstock(tmp_path, META, {"recipe/build.sh": SCRIPT})
@@ -450,6 +450,7 @@ def test_a_linked_script_is_not_read(tmp_path: Path) -> None:
     assert check.shellcheck_messages(subject, Path("/nowhere"), enabled=True) == []
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("answer", ["exit 2", "echo nothing", "echo 1"])
 def test_a_failure_is_a_message(tmp_path: Path, answer: str) -> None:
     subject = feedstock(tmp_path / "a", META, {"recipe/build.sh": SCRIPT})
@@ -484,14 +485,15 @@ def test_unknown_identifiers_of_an_expression(
     assert (expression.unknown_licenses, expression.unknown_exceptions) == (licenses, exceptions)
 
 
-@pytest.mark.parametrize("name", ["BSD", "bsd", "Public Domain", "Lesser General Public License", "GPL 3", "gpl2"])
-def test_families_of_conda_build(name: str) -> None:
-    assert is_license_family(name)
-
-
-@pytest.mark.parametrize("name", ["BSD-3-Clause", "mpl", "GPL-4", "Apache 2.0"])
-def test_other_families(name: str) -> None:
-    assert not is_license_family(name)
+@pytest.mark.parametrize(
+    ("names", "known"),
+    [
+        (("BSD", "bsd", "Public Domain", "Lesser General Public License", "GPL 3", "gpl2"), True),
+        (("BSD-3-Clause", "mpl", "GPL-4", "Apache 2.0"), False),
+    ],
+)
+def test_families_of_conda_build(names: tuple[str, ...], *, known: bool) -> None:
+    assert {is_license_family(name) for name in names} == {known}
 
 
 def test_identifiers_are_read_once_from_the_table() -> None:
@@ -536,15 +538,17 @@ def test_fields_are_counted_as_conda_does(spec: str, count: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "spec", ["numpy", "numpy >=1.2", "numpy 1.2 py*", "numpy {{ x }}=1", "compatible_pin zlib x.x", "numpy 1  # old"]
+    ("specs", "accepted"),
+    [
+        (
+            ("numpy", "numpy >=1.2", "numpy 1.2 py*", "numpy {{ x }}=1", "compatible_pin zlib x.x", "numpy 1  # old"),
+            True,
+        ),
+        (("", "numpy=1", "numpy >= 1.2", "numpy 1 2 3", "numpy>=1", "numpy 1..2"), False),
+    ],
 )
-def test_separated_specs_are_accepted(spec: str) -> None:
-    assert has_separated_fields(spec)
-
-
-@pytest.mark.parametrize("spec", ["", "numpy=1", "numpy >= 1.2", "numpy 1 2 3", "numpy>=1", "numpy 1..2"])
-def test_other_notations_are_not(spec: str) -> None:
-    assert not has_separated_fields(spec)
+def test_specs_have_separated_fields(specs: tuple[str, ...], *, accepted: bool) -> None:
+    assert {has_separated_fields(spec) for spec in specs} == {accepted}
 
 
 def test_a_spec_has_a_name_in_lower_case() -> None:
