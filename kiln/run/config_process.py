@@ -82,7 +82,15 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         cache=inside(executor.package_cache),
         result=inside(task.folder / RESULT),
         extra={name: job.variables[name] for name in environment.EXTRA if name in job.variables},
-        compile=compile_step_variables(task, executor),
+        compile={
+            events.DISK_CACHE: str(executor.compile_cache),
+            events.CACHE_KEY: job.cache_key,
+            events.CPUS: str(job.cores),
+            events.MEMORY: str(job.compile_memory // 10**6),
+            **({} if executor.distdir is None else {events.DISTDIR: str(executor.distdir)}),
+            **({events.JOBS: str(job.options.remote_jobs)} if job.options.remote_jobs else {}),
+            **({events.FALLBACK: "1"} if job.options.remote_fallback else {}),
+        },
         shared_packages=shared_packages,
         channel=inside(task.layout.root),
         network=executor.on_host or task.has_network,
@@ -99,20 +107,6 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         image=job.image,
         queue=None if executor.script_queue_folder is None else inside(executor.script_queue_folder),
     )
-
-
-def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, str]:
-    """Return the variables of the compile step."""
-    options = task.job.options
-    return {
-        events.DISK_CACHE: str(executor.compile_cache),
-        events.CACHE_KEY: task.job.cache_key,
-        events.CPUS: str(task.job.cores),
-        events.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {events.DISTDIR: str(executor.distdir)}),
-        **({events.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({events.FALLBACK: "1"} if options.remote_fallback else {}),
-    }
 
 
 def packages_reused_from_other_configs(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any], ...]:
