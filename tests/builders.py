@@ -13,6 +13,7 @@ from kiln.recipe import feedstock as model
 from kiln.recipe import render
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, RenderedConfig, Staging
+from kiln.state.results import Artifact, PackageReport, TestReport, TestVerdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,3 +102,12 @@ def config_job(root: Path, **fields: Any) -> ConfigJob:
     plain = {"config": "c", "options": BuildOptions(), "container": "docker", "cores": 2, "group": "cpu"}
     more = {"variables": {}, "environment": {}, "cache_key": "cpu", "compile_memory": 1}
     return ConfigJob(**{"root": str(root), **texts, **plain, **more, **fields})
+
+
+def package_report(name: str = "p", *, verdict: TestVerdict = TestVerdict.PASSED, **fields: Any) -> PackageReport:
+    """Return the report of a built package, p-1-0 for linux-64; ``fields`` are its artifact's."""
+    named = {"name": name, "version": "1", "build_string": "0", "subdir": "linux-64", "config": "a", **fields}
+    path = Path(named["subdir"], f"{name}-{named['version']}-{named['build_string']}.conda")
+    artifact = Artifact(**{"path": path, "sha256": "5", "size": 1, **named})
+    tests = TestReport(package=name, verdict=verdict)
+    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)

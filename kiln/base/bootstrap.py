@@ -10,7 +10,6 @@ import sys
 import threading
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from importlib.util import find_spec
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
@@ -280,8 +279,12 @@ def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: boo
 
 def _create_empty_venv(job: _EnvironmentSetup) -> None:
     """Create an empty environment, with its own pip if this Python has ensurepip."""
+    from importlib.metadata import version
+
     base, with_pip = base_python(), _has_module("ensurepip")
-    if not _has_module("venv") or not (with_pip or _has_pip_with_python_option()):
+    # Without it, this Python's pip installs into the environment, which pip 22.3 or newer can.
+    can_do_without = _has_module("pip") and tuple(map(int, re.findall(r"\d+", version("pip"))[:2])) >= (22, 3)
+    if not _has_module("venv") or not (with_pip or can_do_without):
         raise MissingTool(
             f"{base} cannot make an environment: its module 'venv' or 'ensurepip' is missing",
             why="Debian and Ubuntu keep these in a package of their own",
@@ -298,20 +301,18 @@ def _has_module(module: str) -> bool:
     return spec is not None and spec.origin is not None  # a mere folder of that name has no origin
 
 
-def _has_pip_with_python_option() -> bool:
-    """Return whether this Python's pip can install into another environment, which needs pip 22.3 or newer."""
-    from importlib.metadata import version
-
-    return _has_module("pip") and tuple(int(part) for part in re.findall(r"\d+", version("pip"))[:2]) >= (22, 3)
-
-
 def _install_locked_packages(job: _EnvironmentSetup) -> None:
     """Install the packages of the lock files, each verified against its hash, and check that they are installed."""
     folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
     files = [argument for name in locks for argument in ("-r", str(job.requirements_path(name)))]
-    code, tail = _run_setup_step(
-        job, [*_pip_command(folder), *_INSTALL, *files], on_line=partial(_report_installing, job.say)
-    )
+
+    def report_installing(line: str) -> None:
+        if line.startswith("Installing collected packages:"):  # pip's second long part
+            count = line.count(",") + 1
+            fetched = "fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them"
+            job.say(fetched)
+
+    code, tail = _run_setup_step(job, [*_pip_command(folder), *_INSTALL, *files], on_line=report_installing)
     if code:
         raise_pip_error(tail, job.clone_root)
     absent = {
@@ -362,13 +363,6 @@ def _pip_command(folder: Path) -> list[str]:
     return [sys.executable, "-I", "-m", "pip", "--python", str(environment_python(folder))]
 
 
-def _report_installing(say: Say, line: str) -> None:
-    """Report when a line of pip's says that it begins to install, the second long part of the set-up."""
-    if line.startswith("Installing collected packages:"):
-        count = line.count(",") + 1
-        say("fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them")
-
-
 def _run_setup_step(job: _EnvironmentSetup, arguments: Sequence[str], on_line: Say = lambda _: None) -> tuple[int, str]:
     return run_step_process(arguments, env=setup_step_environment(os.environ), lock=job.lock, on_line=on_line)
 
@@ -382,7 +376,9 @@ def setup_step_environment(env: Mapping[str, str]) -> dict[str, str]:
 @contextmanager
 def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
     """Hold the environment's lock, after waiting for another process that holds it; yield the open file."""
-    _require_environment_or_new_folder(folder)
+    is_environment = (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists()
+    if os.path.lexists(folder) and not is_environment and (not folder.is_dir() or any(folder.iterdir())):
+        raise NotWritable(f"{folder} is not a Python environment", hint="move it away: kiln creates its own there")
     folder.mkdir(exist_ok=True)
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
@@ -394,14 +390,6 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
         yield lock
     finally:
         os.close(lock)
-
-
-def _require_environment_or_new_folder(folder: Path) -> None:
-    """Raise NotWritable for a folder of the environment's name that is not an environment, which stays unchanged."""
-    if not os.path.lexists(folder) or (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        raise NotWritable(f"{folder} is not a Python environment", hint="move it away: kiln creates its own there")
 
 
 def _refuse_link_to_other_clone(folder: Path) -> None:

@@ -210,16 +210,14 @@ def _interpreter_identity(folder: Path) -> list[str | int]:
 
 def _is_interpreter_compatible(folder: Path, marker: Mapping[str, object]) -> bool:
     """Return whether the environment's packages fit its Python; a patch release does not change that."""
+    code = "import sys, sysconfig; print(sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag)"
     try:
-        return marker.get("interpreter") == _interpreter_identity(folder) or marker.get("abi") == _query_python_abi(
-            environment_python(folder)
-        )
+        if marker.get("interpreter") == _interpreter_identity(folder):
+            return True
+        import subprocess
+
+        words = [str(environment_python(folder)), "-I", "-c", code]
+        asked = subprocess.run(words, capture_output=True, encoding="utf-8", check=False)
+        return marker.get("abi") == asked.stdout.strip()
     except OSError:
         return False
-
-
-def _query_python_abi(python: Path) -> str:
-    import subprocess
-
-    code = "import sys, sysconfig; print(sysconfig.get_config_var('SOABI') or sys.implementation.cache_tag)"
-    return subprocess.run([python, "-I", "-c", code], capture_output=True, encoding="utf-8", check=False).stdout.strip()

@@ -115,7 +115,12 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
     """Return the descriptor of a lock file, and whether its file system has locks."""
     begun = time.monotonic()
     while True:
-        descriptor = _open_lock_file(lock)
+        try:  # no link is followed
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
+        except PermissionError:  # a file without write permission can be locked all the same
+            if not lock.is_file():
+                raise
+            descriptor = os.open(lock, os.O_RDONLY | NO_LINK)
         try:
             acquire_lock(descriptor, wait=False)
         except BlockingIOError:
@@ -133,16 +138,6 @@ def _acquire_lock_file(lock: Path, wait: float) -> tuple[int, bool]:
                         os.write(descriptor, f"{os.getpid()}\n".encode())
                 return descriptor, True
             os.close(descriptor)  # its holder removed it after it was opened here
-
-
-def _open_lock_file(lock: Path) -> int:
-    """Open a lock file, or create it; no link is followed, and a file without write permission is opened to be read."""
-    try:
-        return os.open(lock, os.O_RDWR | os.O_CREAT | NO_LINK, 0o644)
-    except PermissionError:
-        if not lock.is_file():
-            raise
-        return os.open(lock, os.O_RDONLY | NO_LINK)
 
 
 def _is_same_file(descriptor: int, lock: Path) -> bool:

@@ -87,8 +87,12 @@ class MaskedLineStream:
         self._rest = ""
         self._buffer: list[str] = []
         self._matches: list[_PartialMatch] = []
+        # Secrets with lines that are too short to be masked alone, but long enough to reveal something.
         self._multiline = tuple(
-            _MultilineSecret.of_secret(secret) for secret in mask.secrets if _needs_multiline_match(secret)
+            _MultilineSecret.of_secret(secret)
+            for secret in mask.secrets
+            if len(lines := _secret_lines(secret)) > 1
+            and any(secret_forms.SHORTEST // 2 < len(line.strip()) < secret_forms.ANYWHERE for line in lines)
         )
         self._open = False  # True when the line before ended in a part of an encoded secret
 
@@ -145,10 +149,11 @@ class MaskedLineStream:
         """
         secret, now = self._multiline[match.secret], len(self._buffer) - 1
         last = len(secret.lines) - 1
-        if len(match.places) == last and (end := secret.end_of_last_line(line)):
-            self._mask_multiline_secret((*match.places, now), secret, end)
+        found = secret.expressions[len(match.places)].match(line)
+        if len(match.places) == last and found and found.end():
+            self._mask_multiline_secret((*match.places, now), secret, found.end())
             return None
-        if len(match.places) < last and secret.is_secret_line(line, len(match.places)):
+        if len(match.places) < last and found:
             return _PartialMatch(secret=match.secret, places=(*match.places, now))
         return match if now - match.places[-1] <= BETWEEN else None
 
@@ -190,14 +195,6 @@ def _secret_lines(secret: str) -> tuple[str, ...]:
     return tuple(re.sub(r"\r\n?", "\n", secret).split("\n"))
 
 
-def _needs_multiline_match(secret: str) -> bool:
-    """Return whether lines of a secret are too short to be masked alone, but long enough to reveal something."""
-    lines = _secret_lines(secret)
-    return len(lines) > 1 and any(
-        secret_forms.SHORTEST // 2 < len(line.strip()) < secret_forms.ANYWHERE for line in lines
-    )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MultilineSecret:
     """A secret of several lines: one expression for each; ``trigger`` is in every form of the first line."""
@@ -228,12 +225,3 @@ class _MultilineSecret:
     def may_begin_in(self, text: str) -> bool:
         """Return whether any line of a text ends with the secret's first."""
         return self.trigger in text and self.first_line_position(text) >= 0
-
-    def is_secret_line(self, line: str, number: int) -> bool:
-        """Return whether a line is the secret's line ``number``."""
-        return self.expressions[number].match(line) is not None
-
-    def end_of_last_line(self, line: str) -> int:
-        """Return the end of the secret's last line at the beginning of a line, 0 where it is not."""
-        match = self.expressions[-1].match(line)
-        return 0 if match is None else match.end()

@@ -107,7 +107,9 @@ def _value_from_json(kind: Any, data: Any, names: Names) -> Any:
     if origin in {Union, types.UnionType}:
         return _convert_union(get_args(kind), data, names)
     if origin is tuple:
-        return _convert_tuple(get_args(kind), _require_type(data, list, tuple), names)
+        kinds, items = get_args(kind), _require_type(data, list, tuple)
+        kinds = kinds[:1] * len(items) if kinds[1:] == (...,) else kinds
+        return tuple(_value_from_json(each, item, names) for each, item in zip(kinds, items, strict=True))
     if origin is Mapping:
         return {
             key: _value_from_json(get_args(kind)[1], item, names) for key, item in _require_type(data, Mapping).items()
@@ -140,12 +142,6 @@ def _convert_union(kinds: tuple[Any, ...], data: Any, names: Names) -> Any:
         except (TypeError, ValueError):
             continue
     return _value_from_json(kinds[-1], data, names)
-
-
-def _convert_tuple(kinds: tuple[Any, ...], data: Any, names: Names) -> tuple[Any, ...]:
-    if kinds[1:] == (...,):
-        return tuple(_value_from_json(kinds[0], item, names) for item in data)
-    return tuple(_value_from_json(kind, item, names) for kind, item in zip(kinds, data, strict=True))
 
 
 def _require_type(data: Any, *kinds: type) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
@@ -161,7 +162,12 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             f"no config selected, {len(names)} are available",
             hint="name a CONFIG (kiln matrix lists them), or use --all",
         )
-    return (prompt_for_config(names, default_menu_config(feedstock, names)),)
+    from kiln.build.rehearsal.inputs import cpu_config_for_python
+
+    default = names[0]
+    with contextlib.suppress(KilnError):  # the CPU config of the running Python, if there is one
+        default = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
+    return (prompt_for_config(names, default),)
 
 
 def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) -> tuple[str, ...]:
@@ -186,16 +192,6 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
         )
         raise UnknownConfig(what, hint="kiln matrix lists the configs, kiln rerender writes them")
     return matching
-
-
-def default_menu_config(feedstock: Feedstock, names: tuple[str, ...]) -> str:
-    """Return the config that the menu offers: the CPU config of the running Python, or the first one."""
-    from kiln.build.rehearsal.inputs import cpu_config_for_python
-
-    try:
-        return cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
-    except KilnError:
-        return names[0]
 
 
 def prompt_for_config(names: tuple[str, ...], default: str) -> str:

@@ -61,17 +61,29 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
         return limits.run_bounded(lambda: work(given))
 
     def work_unless_keys_lack_values() -> tuple[tuple[KeyWithoutValue, ...], Result | None]:
-        variant_file, needs = _exclusive_file_or_keys_without_value(options, root)
+        from kiln.feedstock import job_settings, pinning
+        from kiln.recipe import feedstock as recipe_feedstock
+
+        if options.no_pinning:
+            return (), work(None)
+        feedstock = recipe_feedstock.load(root)
+        variant_file = job_settings.exclusive_config_file(feedstock)
+        needs = () if variant_file else pinning.keys_without_value(feedstock)
         return needs, None if needs else work(variant_file)
 
     needs, result = limits.run_bounded(work_unless_keys_lack_values)
     if not needs:
         return cast("Result", result)
-    try:
-        newest = _newest_pinning_file(options)
-    except PinningNeeded as error:
-        from kiln.feedstock import pinning as feedstock_pinning
+    from kiln.feedstock import pinning as feedstock_pinning
 
+    try:
+        if options.pinning_channel == feedstock_pinning.NO_CHANNEL:
+            hint = f"-e PINNING/{_FILE}; or --no-pinning"
+            raise PinningNeeded("--pinning-channel none forbids a download", hint=hint)  # noqa: TRY301
+        newest = _print_pinning_version(
+            feedstock_pinning.newest_pinning(_pinning_cache_folder(), options.pinning_channel)
+        ).file
+    except PinningNeeded as error:
         why = ": ".join(filter(None, (error.what, error.why)))
         raise feedstock_pinning.missing_values_error(needs, why=why, hint=error.hint) from error
     return limits.run_bounded(lambda: work(newest))
@@ -110,31 +122,6 @@ def keys_without_value_notes(root: Path, where: str = "") -> list[str]:
     keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
     more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
     return [f"no value{where} without a pinning (-e): {keys}{more}"]
-
-
-def _exclusive_file_or_keys_without_value(
-    options: argparse.Namespace, root: Path
-) -> tuple[Path | None, tuple[KeyWithoutValue, ...]]:
-    """Return the variant file that conda-forge.yml sets, or the keys that have no value without one."""
-    from kiln.feedstock import job_settings
-    from kiln.feedstock import pinning as feedstock_pinning
-    from kiln.recipe import feedstock as recipe_feedstock
-
-    if options.no_pinning:
-        return None, ()
-    feedstock = recipe_feedstock.load(root)
-    exclusive = job_settings.exclusive_config_file(feedstock)
-    return exclusive, () if exclusive else feedstock_pinning.keys_without_value(feedstock)
-
-
-def _newest_pinning_file(options: argparse.Namespace) -> Path:
-    from kiln.feedstock import pinning as feedstock_pinning
-
-    if options.pinning_channel == feedstock_pinning.NO_CHANNEL:
-        raise PinningNeeded("--pinning-channel none forbids a download", hint=f"-e PINNING/{_FILE}; or --no-pinning")
-    return _print_pinning_version(
-        feedstock_pinning.newest_pinning(_pinning_cache_folder(), options.pinning_channel)
-    ).file
 
 
 def _print_pinning_version(pinning: Pinning) -> Pinning:

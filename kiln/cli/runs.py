@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, UnknownConfig, UsageError, did_you_mean
 from kiln.cli import arguments
@@ -17,12 +17,11 @@ from kiln.cli.main import make_pasteable
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from kiln.recipe.feedstock import Feedstock
     from kiln.recipe.variants.space import Variants
     from kiln.state.results import ConfigRun, MatrixReport
-    from kiln.state.store.compile_cache import DiskCaches, DiskCacheUsage
 
 
 def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,36 +44,25 @@ def add_cache_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_cache(options: argparse.Namespace, root: Path) -> int:
     """Remove the selected caches, and print the remaining ones."""
+    from kiln.base import files
+    from kiln.base.text import table
+    from kiln.cli.output import terminal_width
     from kiln.recipe import feedstock as recipe_feedstock
     from kiln.state.store.layout import ArtifactLayout
 
     caches = ArtifactLayout.for_feedstock(recipe_feedstock.load(root)).compile_caches
-    freed = remove_selected_caches(caches, options)
-    entries = [entry for entry in caches.all_caches() if entry.size]
-    if options.json:
-        print(json.dumps({"caches": [dataclasses.asdict(entry) for entry in entries], "freed": freed}, indent=2))
-    else:
-        print(caches_as_text(entries, caches.root, freed))
-    return 0
-
-
-def remove_selected_caches(caches: DiskCaches, options: argparse.Namespace) -> int:
-    """Remove the selected caches and return the freed bytes."""
+    freed = 0
     if options.to is not None:
-        return caches.trim_to_size(options.to)
-    if not (options.clean or options.all):
+        freed = caches.trim_to_size(options.to)
+    elif options.clean or options.all:
+        entries = caches.all_caches()
+        newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
+        removed = [entry for entry in entries if options.all or newest[entry.label] != entry.key]
+        freed = sum(map(caches.remove_cache, removed))
+    remaining = [entry for entry in caches.all_caches() if entry.size]
+    if options.json:
+        print(json.dumps({"caches": [dataclasses.asdict(entry) for entry in remaining], "freed": freed}, indent=2))
         return 0
-    entries = caches.all_caches()
-    newest = {entry.label: entry.key for entry in reversed(entries)}  # the most recently used one of each kind
-    return sum(caches.remove_cache(entry) for entry in entries if options.all or newest[entry.label] != entry.key)
-
-
-def caches_as_text(entries: list[DiskCacheUsage], root: Path, freed: int) -> str:
-    """Return the caches as a table with their total size."""
-    from kiln.base import files
-    from kiln.base.text import table
-    from kiln.cli.output import terminal_width
-
     rows = [
         (
             entry.key,
@@ -82,12 +70,15 @@ def caches_as_text(entries: list[DiskCacheUsage], root: Path, freed: int) -> str
             time.strftime("%Y-%m-%d %H:%M", time.localtime(entry.used)),
             files.human_readable_size(entry.size),
         )
-        for entry in entries
+        for entry in remaining
     ]
-    header, width = ("key", "for", "last used", "size"), terminal_width(sys.stdout)
-    lines = [table(header, rows, right=(3,), width=width), ""] if rows else []
-    total = f"{files.human_readable_size(sum(entry.size for entry in entries))} in {root}"
-    return "\n".join([*lines, total, *([f"{files.human_readable_size(freed)} freed"] if freed else [])])
+    if rows:
+        header = ("key", "for", "last used", "size")
+        print(table(header, rows, right=(3,), width=terminal_width(sys.stdout)), end="\n\n")
+    print(f"{files.human_readable_size(sum(entry.size for entry in remaining))} in {caches.root}")
+    if freed:
+        print(f"{files.human_readable_size(freed)} freed")
+    return 0
 
 
 _LINE = 1 << 20  # bytes of a line that are read at once
@@ -169,21 +160,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Print the runs, the latest first."""
+    from kiln.base import git
+    from kiln.base.text import duration, table
+    from kiln.cli.output import terminal_width
     from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.run.report import comparison
+    from kiln.run.view.state import state_count_text
 
     if options.last < 1:
         raise UsageError(f"--last is {options.last}", hint="a number from 1, or --all")
     feedstock = recipe_feedstock.load(root)
     reports, total = latest_runs_and_total(feedstock, None if options.all else options.last)
     now = time.time()
+    seconds = [comparison.end_or_last_recorded_time(report, now) - report.started for report in reports]
     if options.json:
-        print(json.dumps([run_as_json(report, now) for report in reports], indent=2))
-    elif not reports:
+        entries = [
+            {
+                "run": report.run,
+                "command": report.command,
+                "commit": report.commit,
+                "rehearsal": report.rehearsal,
+                "verdict": comparison.run_verdict(report),
+                "started": report.started,
+                "finished": report.finished,
+                "seconds": round(took, 3),
+                "configs": {config.config: config.state.value for config in report.configs},
+            }
+            for report, took in zip(reports, seconds, strict=True)
+        ]
+        print(json.dumps(entries, indent=2))
+        return 0
+    if not reports:
         print(make_pasteable("no run is recorded yet: kiln build --all starts one", root))
-    else:
-        print(runs_as_table(reports, now))
-        if total > len(reports):
-            print(make_pasteable(f"\n{total - len(reports)} earlier runs: kiln runs --all", root))
+        return 0
+    rows = [
+        (
+            str(report.run),
+            f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
+            git.short_commit(report.commit),
+            "rehearsal" if report.rehearsal else "build",
+            comparison.run_verdict(report),
+            duration(took),
+            state_count_text(report.configs),
+        )
+        for report, took in zip(reports, seconds, strict=True)
+    ]
+    header = ("run", "started", "commit", "kind", "verdict", "took", "configs")
+    print(table(header, rows, right=(0, 5), width=terminal_width(sys.stdout)))
+    if total > len(reports):
+        print(make_pasteable(f"\n{total - len(reports)} earlier runs: kiln runs --all", root))
     return 0
 
 
@@ -198,47 +223,6 @@ def latest_runs_and_total(feedstock: Feedstock, most: int | None) -> tuple[tuple
     with Ledger(path) as ledger:
         numbers = ledger.run_numbers()
         return tuple(filter(None, map(ledger.run_report, numbers[:most]))), len(numbers)
-
-
-def run_as_json(report: MatrixReport, now: float) -> dict[str, Any]:
-    """Return a run as JSON values: times in seconds since the epoch, ``seconds`` up to now for a run in progress."""
-    from kiln.run.report import comparison
-
-    return {
-        "run": report.run,
-        "command": report.command,
-        "commit": report.commit,
-        "rehearsal": report.rehearsal,
-        "verdict": comparison.run_verdict(report),
-        "started": report.started,
-        "finished": report.finished,
-        "seconds": round(comparison.end_or_last_recorded_time(report, now) - report.started, 3),
-        "configs": {config.config: config.state.value for config in report.configs},
-    }
-
-
-def runs_as_table(reports: Sequence[MatrixReport], now: float) -> str:
-    """Return the runs as a table."""
-    from kiln.base import git
-    from kiln.base.text import duration, table
-    from kiln.cli.output import terminal_width
-    from kiln.run.report import comparison
-    from kiln.run.view.state import state_count_text
-
-    rows = [
-        (
-            str(report.run),
-            f"{datetime.fromtimestamp(report.started).astimezone():%Y-%m-%d %H:%M}",
-            git.short_commit(report.commit),
-            "rehearsal" if report.rehearsal else "build",
-            comparison.run_verdict(report),
-            duration(comparison.end_or_last_recorded_time(report, now) - report.started),
-            state_count_text(report.configs),
-        )
-        for report in reports
-    ]
-    header = ("run", "started", "commit", "kind", "verdict", "took", "configs")
-    return table(header, rows, right=(0, 5), width=terminal_width(sys.stdout))
 
 
 INDEXED = 50  # runs in the index; a run is compared with these. To read 50 of 192 configs takes four seconds
@@ -261,9 +245,10 @@ def add_report_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_report(options: argparse.Namespace, root: Path) -> int:
     """Write the page or JUnit's XML, and print the run as a table with the page's path; or print JSON."""
+    from kiln.base import files
     from kiln.cli.output import terminal_width
     from kiln.recipe import feedstock as recipe_feedstock
-    from kiln.run.report.page import page_name, report_as_json
+    from kiln.run.report.page import INDEX, page_name, report_as_json, run_index_html, run_page_html
     from kiln.run.report.text import run_table_text
     from kiln.state.store.layout import ArtifactLayout
 
@@ -277,29 +262,19 @@ def run_report(options: argparse.Namespace, root: Path) -> int:
     if options.junit:
         write_junit(matrix_report, options.junit)
     if options.out or not (options.json or options.junit):
-        folder = ArtifactLayout.for_feedstock(feedstock).safe_path("reports")
+        folder = ArtifactLayout.for_feedstock(feedstock).safe_path("reports").absolute()
         path = (options.out or folder / page_name(matrix_report.run)).absolute()
-        write_page_and_index(feedstock, matrix_report, variants, path, folder=folder.absolute())
+        recorded, total = latest_runs_and_total(feedstock, INDEXED)
+        has_index, name = path.parent == folder, feedstock.root.name
+        page = run_page_html(
+            matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
+        )
+        files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
+        if has_index:
+            index = run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
+            files.write_text(files.safe_path_inside(folder / INDEX, folder), index)
         print(f"page: {path}", file=sys.stderr if options.json else sys.stdout)
     return 0
-
-
-def write_page_and_index(
-    feedstock: Feedstock, matrix_report: MatrixReport, variants: Variants, path: Path, *, folder: Path
-) -> None:
-    """Write the page of a run, and with a page in ``folder`` its index of all runs."""
-    from kiln.base import files
-    from kiln.run.report import page as report_page
-
-    recorded, total = latest_runs_and_total(feedstock, INDEXED)
-    has_index, name = path.parent == folder, feedstock.root.name
-    page = report_page.run_page_html(
-        matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
-    )
-    files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
-    if has_index:
-        index = report_page.run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
-        files.write_text(files.safe_path_inside(folder / report_page.INDEX, folder), index)
 
 
 def write_junit(matrix_report: MatrixReport, path: Path) -> None:

@@ -20,7 +20,6 @@ from kiln.recipe.rendered import OWN_ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
-    from pathlib import Path
 
     from kiln.build.job.job import RunOptions
     from kiln.recipe.feedstock import BuildConfig, Feedstock
@@ -65,21 +64,17 @@ def refuse_ineffective_remote_options(
         )
     if not any(rendered.stagings for rendered in renderings):
         raise UsageError("--remote-executor: the recipe has no compile step that its outputs share")
-    if not _recipe_reads_executor_variable(feedstock.recipe):
+    for path in sorted(feedstock.recipe.iterdir()):
+        if path.is_file():
+            with path.open("rb") as file:
+                if EXECUTOR.encode() in file.read(READ):
+                    break
+    else:
         raise UsageError(
             f"--remote-executor: no file of the recipe reads {EXECUTOR}",
             why="a compile by something else than Bazel, or by a script that ignores the variable, would run here",
             hint="leave the option out, or have the compile step pass the variable to --remote_executor of Bazel",
         )
-
-
-def _recipe_reads_executor_variable(recipe: Path) -> bool:
-    for path in sorted(recipe.iterdir()):
-        if path.is_file():
-            with path.open("rb") as file:
-                if EXECUTOR.encode() in file.read(READ):
-                    return True
-    return False
 
 
 SPARED = 0.9  # of the machine's memory, the rest is the system's

@@ -55,19 +55,6 @@ if TYPE_CHECKING:
 RESULT = "result.json"  # of the build process, in the config's folder
 
 
-def prepare_build_process_command(
-    task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]
-) -> tuple[str, ...]:
-    """Write the input of the build process, and return its command line; ``shared_packages`` are another config's."""
-    if task.uses_other_engine:
-        return conda_build.write_engine_script(task, executor)
-    task.folder.mkdir(parents=True, exist_ok=True)
-    executor.package_cache.mkdir(parents=True, exist_ok=True)
-    file = task.folder / "job.json"
-    files.write_text(file, make_build_job(task, executor, shared_packages).as_text())
-    return executor.job_command(file)
-
-
 def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[dict[str, Any], ...]) -> BuildJob:
     """Return the job of the build process, with paths as it sees them."""
     from kiln.feedstock import job_settings
@@ -82,7 +69,15 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         cache=inside(executor.package_cache),
         result=inside(task.folder / RESULT),
         extra={name: job.variables[name] for name in environment.EXTRA if name in job.variables},
-        compile=compile_step_variables(task, executor),
+        compile={
+            events.DISK_CACHE: str(executor.compile_cache),
+            events.CACHE_KEY: job.cache_key,
+            events.CPUS: str(job.cores),
+            events.MEMORY: str(job.compile_memory // 10**6),
+            **({} if executor.distdir is None else {events.DISTDIR: str(executor.distdir)}),
+            **({events.JOBS: str(job.options.remote_jobs)} if job.options.remote_jobs else {}),
+            **({events.FALLBACK: "1"} if job.options.remote_fallback else {}),
+        },
         shared_packages=shared_packages,
         channel=inside(task.layout.root),
         network=executor.on_host or task.has_network,
@@ -99,20 +94,6 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         image=job.image,
         queue=None if executor.script_queue_folder is None else inside(executor.script_queue_folder),
     )
-
-
-def compile_step_variables(task: JobContext, executor: Executor) -> dict[str, str]:
-    """Return the variables of the compile step."""
-    options = task.job.options
-    return {
-        events.DISK_CACHE: str(executor.compile_cache),
-        events.CACHE_KEY: task.job.cache_key,
-        events.CPUS: str(task.job.cores),
-        events.MEMORY: str(task.job.compile_memory // 10**6),
-        **({} if executor.distdir is None else {events.DISTDIR: str(executor.distdir)}),
-        **({events.JOBS: str(options.remote_jobs)} if options.remote_jobs else {}),
-        **({events.FALLBACK: "1"} if options.remote_fallback else {}),
-    }
 
 
 def packages_reused_from_other_configs(task: JobContext, ledger: Ledger) -> tuple[dict[str, Any], ...]:
@@ -269,9 +250,15 @@ class ConfigBuild:
                 log.record_and_pass_on_line(f"{MARK}{json.dumps({'kind': 'step', 'title': job.options.engine})}")
             shared_packages = packages_reused_from_other_configs(task, self.ledger)
             reads = tuple(task.layout.root / package["artifact"]["path"] for package in shared_packages)
-            outcome = self.executor.run_program(
-                prepare_build_process_command(task, self.executor, shared_packages), log, reads=reads
-            )
+            if task.uses_other_engine:
+                command = conda_build.write_engine_script(task, self.executor)
+            else:
+                task.folder.mkdir(parents=True, exist_ok=True)
+                self.executor.package_cache.mkdir(parents=True, exist_ok=True)
+                file = task.folder / "job.json"
+                files.write_text(file, make_build_job(task, self.executor, shared_packages).as_text())
+                command = self.executor.job_command(file)
+            outcome = self.executor.run_program(command, log, reads=reads)
             if task.uses_other_engine:
                 if self.executor.on_host:  # a container's downloads are not trusted
                     conda_build.move_fetched_packages_to_shared_cache(task.folder, task.layout.package_cache)
@@ -392,8 +379,13 @@ def open_debug_shell(planned: RunPlan, *, terminal: Mapping[str, str] | None, sh
     job = dataclasses.replace(planned_job, log=str(log), parent=os.getpid())
     entry = ConfigBuild.from_job(job, planned.process_environment)
     with entry.hold_config_lock():  # until the shell ends, so that no other run removes the prepared files
-        places = {} if entry.task.uses_other_engine else prepare_build_script(job, planned, show)
-        return run_shell(entry, places, terminal)
+        task, executor = entry.task, entry.executor
+        if task.uses_other_engine:
+            return executor.run_on_terminal(conda_build.write_engine_script(task, executor), terminal)
+        lines = shell_startup_lines(prepare_build_script(job, planned, show))
+        entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
+        files.write_text(entered, lines)
+        return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)
 
 
 def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str], None]) -> Mapping[str, str]:
@@ -450,13 +442,3 @@ def shell_startup_lines(places: Mapping[str, str]) -> str:
             "",
         )
     )
-
-
-def run_shell(config: ConfigBuild, places: Mapping[str, str], terminal: Mapping[str, str] | None) -> int:
-    """Open the shell in the prepared environment."""
-    task, executor = config.task, config.executor
-    if task.uses_other_engine:
-        return executor.run_on_terminal(conda_build.write_engine_script(task, executor), terminal)
-    entered = task.folder / "enter.sh"  # not below, where a script may have replaced a folder by a link
-    files.write_text(entered, shell_startup_lines(places))
-    return executor.run_on_terminal(("bash", "-c", SHELL, "kiln", str(executor.path_inside(entered))), terminal)

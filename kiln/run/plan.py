@@ -361,6 +361,13 @@ def make_run_plan(
         disk = require_memory_and_disk(
             tuple(config.config for config in waiting), run_inputs, ledger=ledger, layout=layout
         )
+    to_build = [config for config in run_inputs.configs if config.name in groups]
+    engine_data = None
+    if run_inputs.engine is not None and to_build and options.fetch:
+        # The engine with the options that it needs here, which are tried with one of the images.
+        place = run_inputs.places[to_build[0].name]
+        engine = container_engine.workable_engine(run_inputs.engine, str(place.image), platform=place.platform)
+        engine_data = engine.as_json()
     return RunPlan(
         options=options,
         layout=layout,
@@ -381,7 +388,7 @@ def make_run_plan(
             ),
             *waiting,
         ),
-        jobs_of=_job_by_config(run_inputs, [config for config in run_inputs.configs if config.name in groups]),
+        jobs_of={config.name: _config_job(run_inputs, config, engine_data) for config in to_build},
         seconds=simulation.total_build_seconds(waiting, options.jobs, shared=compiles),
         disk=disk,
         share=run_inputs.share,
@@ -390,15 +397,6 @@ def make_run_plan(
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
         compile_secrets=job.compile_secrets(options),
     )
-
-
-def _job_by_config(run_inputs: RunInputs, configs: list[BuildConfig]) -> dict[str, ConfigJob]:
-    """Return the jobs of configs, with the engine and the options that it needs here, tried with one image."""
-    engine, engine_data = run_inputs.engine, None
-    if engine is not None and configs and run_inputs.options.fetch:
-        place = run_inputs.places[configs[0].name]
-        engine_data = container_engine.workable_engine(engine, str(place.image), platform=place.platform).as_json()
-    return {config.name: _config_job(run_inputs, config, engine_data) for config in configs}
 
 
 def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[str, Any] | None) -> ConfigJob:

@@ -256,15 +256,13 @@ class BuildQueue:
         return bool(self._compiling.get(group) or self._on_disk.get(group)) or group in self._cached
 
     def _next_cold_group(self, worker: str) -> str | None:
-        heaps = [self._cold_groups_heap(kind) for kind in {"", self._worker_types.get(worker, "")}]
-        return min((heap[0] for heap in heaps if heap), default=(0.0, "", None))[2]
-
-    def _cold_groups_heap(self, machine_type: str) -> list[tuple[float, str, str]]:
-        """Return the heap of a machine type, whose first group has no compile and waits."""
-        heap = self._cold_groups.get(machine_type, [])
-        while heap and (not self._waiting.get(heap[0][2]) or self._is_compile_running_or_stored(heap[0][2])):
-            heapq.heappop(heap)
-        return heap
+        firsts = []
+        for kind in {"", self._worker_types.get(worker, "")}:
+            heap = self._cold_groups.get(kind, [])
+            while heap and (not self._waiting.get(heap[0][2]) or self._is_compile_running_or_stored(heap[0][2])):
+                heapq.heappop(heap)  # it waits no more, or has a compile
+            firsts += heap[:1]
+        return min(firsts, default=(0.0, "", None))[2]
 
     def _next_warm_group(self, worker: str) -> str | None:
         own = self._reach.get(worker, ())

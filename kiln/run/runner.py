@@ -145,7 +145,12 @@ class MatrixRun:
         cached = [name for name, config in self.configs.items() if config.state is ConfigState.CACHED]
         cache.remove_leftover_work_folders(self.layout, cached)
         try:
-            self._build_waiting_configs()
+            while self.queue or self.running:
+                while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
+                    self._start_config(job)
+                if self.events.empty():
+                    self._index_new_packages()
+                self._process_config_event(*self.events.get())
         except KeyboardInterrupt:
             self._stop_processes()
             raise
@@ -178,14 +183,6 @@ class MatrixRun:
             workflow=plan.options.workflow,
             configs=tuple(self.configs.values()),
         )
-
-    def _build_waiting_configs(self) -> None:
-        while self.queue or self.running:
-            while len(self.running) < self.plan.options.jobs and (job := self.queue.next("", time.time())):
-                self._start_config(job)
-            if self.events.empty():
-                self._index_new_packages()
-            self._process_config_event(*self.events.get())
 
     def _start_config(self, estimate: JobEstimate) -> None:
         name = estimate.config

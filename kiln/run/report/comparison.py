@@ -149,7 +149,16 @@ def lay_out_timeline(report: MatrixReport, now: float) -> TimelineChart:
     end = end_or_last_recorded_time(report, now)
     ends = [_expected_end(config, report) for config in report.configs if _is_running(config) and config.started]
     length = max(1.0, max([end, *ends]) - report.started)
-    configs = _assign_lanes(report, end)
+    configs: list[list[ConfigRun]] = []
+    for config in sorted(report.configs, key=lambda config: config.started or 0):
+        if config.started is not None:  # it goes into the first lane of its worker that is free when it starts
+            candidates = [lane for lane in configs if lane[0].worker == config.worker]
+            free = next((lane for lane in candidates if (lane[-1].finished or end) <= config.started), None)
+            if free is None:
+                configs.append([config])
+            else:
+                free.append(config)
+    configs.sort(key=lambda lane: lane[0].worker)
     lanes = tuple(tuple(_config_bar(config, report, end, length) for config in lane) for lane in configs)
     workers = tuple(lane[0].worker for lane in configs)
     step = next((step for step in _STEPS if length / step <= _TICKS), _STEPS[-1])
@@ -164,21 +173,6 @@ def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, fl
     length = max(seconds or 0.0, ends[-1]) or 1.0
     starts = zip(ends, config.steps, strict=False)
     return tuple((round(100 * start / length, 3), round(100 * step.seconds / length, 3)) for start, step in starts)
-
-
-def _assign_lanes(report: MatrixReport, end: float) -> list[list[ConfigRun]]:
-    """Put each config into the first lane of its worker that is free when it starts."""
-    lanes: list[list[ConfigRun]] = []
-    for config in sorted(report.configs, key=lambda config: config.started or 0):
-        if config.started is None:
-            continue
-        candidates = [lane for lane in lanes if lane[0].worker == config.worker]
-        free = next((lane for lane in candidates if (lane[-1].finished or end) <= config.started), None)
-        if free is None:
-            lanes.append([config])
-        else:
-            free.append(config)
-    return sorted(lanes, key=lambda lane: lane[0].worker)
 
 
 def _expected_end(config: ConfigRun, report: MatrixReport) -> float:

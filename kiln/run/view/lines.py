@@ -228,7 +228,9 @@ class GitHubView(AbstractContextManager["GitHubView"]):
         for config in self._state.failed_configs():
             title, *reason = failure_lines(self._state, config)
             text = _escape_command_data("\n".join(reason) or title)
-            self._print_lines(f"::error title={_escape_command_property(title)}::{text}")
+            self._print_lines(
+                f"::error title={_escape_command_data(title).replace(':', '%3A').replace(',', '%2C')}::{text}"
+            )
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
         self._print_lines(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
 
@@ -257,7 +259,3 @@ def _disable_legacy_commands(text: str) -> str:
 
 def _escape_command_data(text: str) -> str:
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _escape_command_property(text: str) -> str:
-    return _escape_command_data(text).replace(":", "%3A").replace(",", "%2C")

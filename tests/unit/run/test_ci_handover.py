@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,17 @@ from kiln.base.errors import BrokenHandover, BudgetSpent, BuildFailed, NoProgres
 from kiln.recipe.feedstock import Feedstock
 from kiln.run import ci_handover
 from kiln.run.ci_handover import ContinuedBuild
-from kiln.state.results import Artifact, ConfigRun, ConfigState, PackageReport, StepReport, TestReport, TestVerdict
+from kiln.state.results import ConfigRun, ConfigState, StepReport
 from kiln.state.store import handover
 from kiln.state.store.handover import ChainState
 from kiln.state.store.layout import ArtifactLayout
+from tests import builders
 from tests.unit.run.test_plan import a_plan
 from tests.unit.run.view.run import a_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kiln.base.errors import KilnError
     from kiln.run.plan import RunPlan
 
@@ -68,18 +70,7 @@ class Machine:
         self, *titles: str, error: KilnError | None = None, state: ConfigState = ConfigState.INTERRUPTED
     ) -> tuple[KilnError | None, tuple[str, ...]]:
         steps = tuple(StepReport(title=title, seconds=1.0, reused=False) for title in ("render", *titles))
-        tests = TestReport(package="p", verdict=TestVerdict.NONE)
-        artifact = Artifact(
-            path=Path("linux-64/p-1-0.conda"),
-            sha256="5",
-            size=1,
-            config="a",
-            name="p",
-            version="1",
-            build_string="0",
-            subdir="linux-64",
-        )
-        packages = (PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests),)
+        packages = (builders.package_report(),)
         done = state in {ConfigState.DONE, ConfigState.CACHED}
         config = ConfigRun(config="a", state=state, group="cpu", steps=steps, packages=packages if done else ())
         report = a_run(config)

@@ -15,7 +15,7 @@ from kiln.recipe import render
 from kiln.recipe.feedstock import Feedstock
 from kiln.run import config_process
 from kiln.state.ledger.ledger import FINISHED_CONFIG, Ledger, StoredArtifact
-from kiln.state.results import Artifact, PackageReport, TestReport, TestVerdict
+from kiln.state.results import TestVerdict
 from kiln.state.store.layout import ArtifactLayout
 from tests import builders
 from tests.unit.build.test_config_build import FORGE, META
@@ -39,25 +39,12 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     rendered = render.render(feedstock, config_file.read_config(feedstock, "linux_aarch64_"))
     (output,) = rendered.outputs
     layout = ArtifactLayout(root=tmp_path / "channel")
-    place = layout.root / output.subdir / f"{output.name}-{output.version}-{output.build_string}.conda"
+    package = {"build_string": output.build_string, "subdir": output.subdir, "size": 0, "config": "other"}
+    report = builders.package_report(output.name, verdict=verdict, **package)
+    path = report.artifact.path
+    place = layout.root / path
     place.parent.mkdir(parents=True)
     place.write_text("")
-    path = place.relative_to(layout.root)
-    report = PackageReport(
-        artifact=Artifact(
-            path=path,
-            sha256="a",
-            size=0,
-            config="other",
-            name=output.name,
-            version="1",
-            build_string=output.build_string,
-            subdir=output.subdir,
-        ),
-        build_seconds=1.0,
-        reused=False,
-        tests=TestReport(package=output.name, verdict=verdict),
-    )
     options = SimpleNamespace(options=BuildOptions(), config="linux_aarch64_", shared="s", key="k", container="none")
     task = SimpleNamespace(
         job=options, uses_other_engine=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
@@ -65,7 +52,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     modified = place.stat().st_mtime_ns
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.store_artifacts(
-            StoredArtifact(path=str(path), sha256="a", size=0, modified=modified, config="other", inputs="s")
+            StoredArtifact(path=str(path), sha256="5", size=0, modified=modified, config="other", inputs="s")
         )
         detail = {"packages": [to_json(report)]}
         ledger.store_step("other's", config="other", title=FINISHED_CONFIG, seconds=1.0, detail=detail)

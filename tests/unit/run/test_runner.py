@@ -14,21 +14,22 @@ import pytest
 from kiln.base import process, serialization
 from kiln.base.errors import BrokenPackage, DiskFull, KilnError, MissingTool, OutOfMemory
 from kiln.base.process import ProcessResult
-from kiln.base.system.machine import MachineResources
-from kiln.build.job.job import BuildOptions, ConfigJob, RunOptions
+from kiln.build.job.job import ConfigJob, RunOptions
 from kiln.build.job.messages import MARK, failed_config_result
 from kiln.run import simulation
-from kiln.run.plan import RunPlan
 from kiln.run.runner import MatrixRun
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store import cache
 from kiln.state.store.layout import ArtifactLayout
+from tests import builders
+from tests.unit.run.test_plan import a_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from kiln.run.plan import RunPlan
     from kiln.state.results import MatrixReport, Progress
 
 DONE = tuple(ConfigRun(config=name, group=name, state=ConfigState.DONE) for name in ("a", "b"))
@@ -133,44 +134,15 @@ class Matrix:
             raise outcome
         return outcome
 
-    def _job(self, config: str) -> ConfigJob:
-        texts: dict[str, Any] = {
-            "root": "/f",
-            "key": config,
-            "shared": "s",
-            "sources": "h",
-            "container": "none",
-            "log": "",
-        }
-        options = BuildOptions()
-        return ConfigJob(
-            config=config,
-            options=options,
-            cores=1,
-            variables={},
-            environment={},
-            group="cpu",
-            cache_key="k",
-            compile_memory=1,
-            **texts,
-        )
-
     def run(self) -> MatrixRun:
         """Return the run, which has not begun."""
-        plan = RunPlan(
+        waiting = (ConfigRun(config=name, group="cpu", state=ConfigState.WAITING) for name in sorted(self.processes))
+        plan = a_plan(
+            estimate=None,
             options=RunOptions(configs=tuple(self.processes), command="kiln build"),
             layout=self.layout,
-            cores=4,
-            container="none",
-            image=None,
-            configs=tuple(
-                ConfigRun(config=name, group="cpu", state=ConfigState.WAITING) for name in sorted(self.processes)
-            ),
-            jobs_of={name: self._job(name) for name in self.processes},
-            seconds=None,
-            disk=0,
-            share=MachineResources(cores=4, memory=10**9),
-            notes=(),
+            configs=tuple(waiting),
+            jobs_of={name: builders.config_job(self.layout.root, config=name) for name in self.processes},
             **self.more,
         )
         return MatrixRun(plan, ledger=self.ledger, watcher=self.observer)
