@@ -213,15 +213,14 @@ class CompileStepRunner:
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
-        from kiln.build.bazel.watch import (
-            EVENTS,  # most configs have no compile step
-            PROFILE,
-            earlier_event_files,
-        )
-
         job = self.builder.job
-        events, profile = job.folder / f"bazel-{EVENTS}", job.folder / f"bazel-{PROFILE}"
-        for path in (events, profile, *earlier_event_files(events), *earlier_event_files(profile)):
+        events, profile = job.folder / f"bazel-{bazel_watch.EVENTS}", job.folder / f"bazel-{bazel_watch.PROFILE}"
+        for path in (
+            events,
+            profile,
+            *bazel_watch.earlier_event_files(events),
+            *bazel_watch.earlier_event_files(profile),
+        ):
             files.remove(path)
         variables = {
             bazel_events.EVENTS: str(events),
@@ -246,23 +245,19 @@ class CompileStepRunner:
 
     def _run_attempt(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
-        from kiln.build.bazel.watch import earlier_event_files
-
         events = self.write_compile_settings()
         try:
             with remove_folders_on_failure(self.builder.job, step.folder):
                 return self._build_while_monitored(step, display, events)
         finally:
             if self.builder.engine.compile_secrets:  # Bazel writes all of its flags into the events
-                for path in (events, *earlier_event_files(events)):
+                for path in (events, *bazel_watch.earlier_event_files(events)):
                     files.remove(path)
 
     def _build_while_monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
-        from kiln.build.bazel.watch import watch_build
-
         job = self.builder.job
         on_host = job.queue is None
-        with watch_build(
+        with bazel_watch.watch_build(
             events, on_progress=display.report_progress, stall=job.options.stall, same_container=on_host
         ) as watch:
             try:
