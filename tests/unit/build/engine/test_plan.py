@@ -101,7 +101,11 @@ def rehearsed(*outputs: Output, config: BuildConfig = CPU, wheel: str = "/w.whl"
 
 
 def compiling(rendered: RenderedConfig, staging: Staging, **more: Any) -> CompileStep:
-    folders = {"recipe_folder": Path("/r"), "folder": Path("/c"), "settings": Path("/config/compile.env")}
+    folders: dict[str, Any] = {
+        "recipe_folder": Path("/r"),
+        "folder": Path("/c"),
+        "settings": Path("/config/compile.env"),
+    }
     return plan_compile(rendered, staging, **folders, channels=("x",), **more)
 
 
