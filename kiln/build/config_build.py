@@ -61,99 +61,7 @@ if TYPE_CHECKING:
     from kiln.build.job.job import BuildJob
     from kiln.build.job.messages import ReportedStep, StepReporter
     from kiln.build.steps import BuildStep, TestStep
-    from kiln.recipe.feedstock import BuildConfig
     from kiln.recipe.rendered import Output, RenderedConfig, Staging
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelCollector:
-    """The wheels of one config's build step."""
-
-    step: CompileStepRunner
-
-    @property
-    def config(self) -> BuildConfig:
-        """The step's config."""
-        return self.step.builder.rendered.config
-
-    def collect_and_test(self, compiled: StepResult) -> list[dict[str, Any]]:
-        """Collect and test the wheels of a compile, and return their reports as JSON values."""
-        wheels = Path(compiled.detail["work"], "dist").glob("*.whl")  # where every output's script finds them
-        return [self._collect_and_test_wheel(path, compiled) for path in sorted(wheels)]
-
-    def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
-        kept_wheel = self._store_under_fulfilled_tag(path, compiled)
-        (path_kept,) = kept_wheel.paths
-        wheel = WheelName.from_path(path_kept)
-        test_result = self._test_wheel(wheel, kept_wheel)
-        group = compile_group(self.config)
-        identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
-        return file_report_json(kept_wheel, test_result, self.step.builder.job, **identity, subdir=f"wheels/{group}")
-
-    def _store_under_fulfilled_tag(self, path: Path, compiled: StepResult) -> StepResult:
-        """Check a wheel's name, and store it under the tag that its binaries fulfill."""
-
-        def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            wheel = WheelName.from_path(path)
-            require_wheel_for_python(wheel, self.python)
-            tag = test_wheels.fulfilled_platform_tag(wheel)
-            target = test_wheels.place_wheel_with_tag(wheel, self.step.builder.job.folder / "wheels", tag)
-            display.add_note(
-                f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
-            )
-            return [target], {}
-
-        inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
-        return self.step.builder.step_cache.run_or_reuse(
-            f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag
-        )
-
-    def _test_wheel(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
-        """Install a wheel into a fresh venv of its Python."""
-
-        def install_and_report(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
-            report = self._install_test_report(wheel, display)
-            return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
-
-        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.step.builder.job.network}
-        return self.step.builder.step_cache.run_or_reuse(f"test wheel {wheel.name}", inputs, install_and_report)
-
-    def _install_test_report(self, wheel: WheelName, display: ReportedStep) -> TestReport:
-        """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
-        if self.config.is_cross:
-            note = f"not tested: it is cross-compiled, for {self.config.platform}"
-            return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
-        job = self.step.builder.job
-        prefix = Path((self.step.folder / "prefix").read_text(encoding="utf-8").strip())
-        interpreter = test_wheels.find_wheel_interpreter(
-            wheel, candidate_interpreters(prefix, self.python), environment=self.step.builder.engine.environment
-        )
-        if interpreter is None:
-            note = f"not tested: no interpreter for {wheel.python} found"
-            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
-        step = test_wheels.plan_wheel_test(
-            wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network
-        )
-        with remove_folders_on_failure(job, step.folder):
-            return test_wheels.execute_wheel_test(
-                step,
-                environment=self.step.builder.engine.environment,
-                apart=lambda: self.step.builder.engine.scripts_without_network(f"test {wheel.name}"),
-                log=job.folder / f"test-{wheel.path.name}.log",
-                on_line=display.pass_on_line,
-            )
-
-    @property
-    def python(self) -> str | None:
-        """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
-        versions = python_versions_of_config(self.config)
-        return next(iter(versions)) if len(versions) == 1 else None
-
-
-def candidate_interpreters(prefix: Path, python: str | None) -> tuple[Path, ...]:
-    """Return the paths where an interpreter for a wheel may be: in the compile's prefix, or on PATH."""
-    program = shutil.which(f"python{python}" if python else "python3")
-    return (prefix / "bin" / "python", *([Path(program)] if program else []))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,15 +121,14 @@ class CompileStepRunner:
 
     def write_compile_settings(self) -> Path:
         """Write the step's settings, and return the file for its Bazel's events."""
-        from kiln.build.bazel.watch import (
-            EVENTS,  # most configs have no compile step
-            PROFILE,
-            earlier_event_files,
-        )
-
         job = self.builder.job
-        events, profile = job.folder / f"bazel-{EVENTS}", job.folder / f"bazel-{PROFILE}"
-        for path in (events, profile, *earlier_event_files(events), *earlier_event_files(profile)):
+        events, profile = job.folder / f"bazel-{bazel_watch.EVENTS}", job.folder / f"bazel-{bazel_watch.PROFILE}"
+        for path in (
+            events,
+            profile,
+            *bazel_watch.earlier_event_files(events),
+            *bazel_watch.earlier_event_files(profile),
+        ):
             files.remove(path)
         variables = {
             bazel_events.EVENTS: str(events),
@@ -246,23 +153,19 @@ class CompileStepRunner:
 
     def _run_attempt(self, step: CompileStep, display: ReportedStep) -> Path:
         """Run the step, and monitor its Bazel by the events that it writes."""
-        from kiln.build.bazel.watch import earlier_event_files
-
         events = self.write_compile_settings()
         try:
             with remove_folders_on_failure(self.builder.job, step.folder):
                 return self._build_while_monitored(step, display, events)
         finally:
             if self.builder.engine.compile_secrets:  # Bazel writes all of its flags into the events
-                for path in (events, *earlier_event_files(events)):
+                for path in (events, *bazel_watch.earlier_event_files(events)):
                     files.remove(path)
 
     def _build_while_monitored(self, step: CompileStep, display: ReportedStep, events: Path) -> Path:
-        from kiln.build.bazel.watch import watch_build
-
         job = self.builder.job
         on_host = job.queue is None
-        with watch_build(
+        with bazel_watch.watch_build(
             events, on_progress=display.report_progress, stall=job.options.stall, same_container=on_host
         ) as watch:
             try:
@@ -276,6 +179,78 @@ class CompileStepRunner:
             if report := watch.compile_report():
                 display.record_compile_report(report)
             return package
+
+    def collect_and_test_wheels(self, compiled: StepResult) -> list[dict[str, Any]]:
+        """Collect and test the wheels of a compile, and return their reports as JSON values."""
+        wheels = Path(compiled.detail["work"], "dist").glob("*.whl")  # where every output's script finds them
+        return [self._collect_and_test_wheel(path, compiled) for path in sorted(wheels)]
+
+    def _collect_and_test_wheel(self, path: Path, compiled: StepResult) -> dict[str, Any]:
+        kept_wheel = self._store_under_fulfilled_tag(path, compiled)
+        (path_kept,) = kept_wheel.paths
+        wheel = WheelName.from_path(path_kept)
+        test_result = self._test_wheel(wheel, kept_wheel)
+        group = compile_group(self.builder.rendered.config)
+        identity = {"name": wheel.name, "version": wheel.version, "build_string": wheel.tags}
+        return file_report_json(kept_wheel, test_result, self.builder.job, **identity, subdir=f"wheels/{group}")
+
+    def _store_under_fulfilled_tag(self, path: Path, compiled: StepResult) -> StepResult:
+        """Check a wheel's name, and store it under the tag that its binaries fulfill."""
+
+        def store_with_tag(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            wheel = WheelName.from_path(path)
+            require_wheel_for_python(wheel, self.python)
+            tag = test_wheels.fulfilled_platform_tag(wheel)
+            target = test_wheels.place_wheel_with_tag(wheel, self.builder.job.folder / "wheels", tag)
+            display.add_note(
+                f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
+            )
+            return [target], {}
+
+        inputs = {"compiled": step_file_hashes(compiled), "name": path.name, "python": self.python}
+        return self.builder.step_cache.run_or_reuse(f"wheel {WheelName.from_path(path).name}", inputs, store_with_tag)
+
+    def _test_wheel(self, wheel: WheelName, kept_wheel: StepResult) -> StepResult:
+        """Install a wheel into a fresh venv of its Python."""
+
+        def install_and_report(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
+            report = self._install_test_report(wheel, display)
+            return kept_wheel.paths, to_json(dataclasses.replace(report, log=None))
+
+        inputs = {"wheel": step_file_hashes(kept_wheel), "network": self.builder.job.network}
+        return self.builder.step_cache.run_or_reuse(f"test wheel {wheel.name}", inputs, install_and_report)
+
+    def _install_test_report(self, wheel: WheelName, display: ReportedStep) -> TestReport:
+        """Return the report of a wheel's test; it is not tested without an interpreter of its Python."""
+        if self.builder.rendered.config.is_cross:
+            note = f"not tested: it is cross-compiled, for {self.builder.rendered.config.platform}"
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.SKIPPED, notes=(note,))
+        job = self.builder.job
+        prefix = Path((self.folder / "prefix").read_text(encoding="utf-8").strip())
+        environment = self.builder.engine.environment
+        on_path = shutil.which(f"python{self.python or 3}")
+        candidates = (prefix / "bin" / "python", *([Path(on_path)] if on_path else []))
+        interpreter = test_wheels.find_wheel_interpreter(wheel, candidates, environment=environment)
+        if interpreter is None:
+            note = f"not tested: no interpreter for {wheel.python} found"
+            return TestReport(package=wheel.path.name, verdict=TestVerdict.NONE, notes=(note,))
+        step = test_wheels.plan_wheel_test(
+            wheel.path, python=interpreter, folder=job.folder / "venv", network=job.network
+        )
+        with remove_folders_on_failure(job, step.folder):
+            return test_wheels.execute_wheel_test(
+                step,
+                environment=environment,
+                apart=lambda: self.builder.engine.scripts_without_network(f"test {wheel.name}"),
+                log=job.folder / f"test-{wheel.path.name}.log",
+                on_line=display.pass_on_line,
+            )
+
+    @property
+    def python(self) -> str | None:
+        """The minor version of Python that the config is for, ``3.11``; None when it has none, or several."""
+        versions = python_versions_of_config(self.builder.rendered.config)
+        return next(iter(versions)) if len(versions) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -353,7 +328,7 @@ class ConfigBuilder:
                     wheel
                     for staging in self.rendered.stagings
                     if staging.name in compiled
-                    for wheel in WheelCollector(step=CompileStepRunner(builder=self, staging=staging)).collect_and_test(
+                    for wheel in CompileStepRunner(builder=self, staging=staging).collect_and_test_wheels(
                         compiled[staging.name]
                     )
                 ),

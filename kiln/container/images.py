@@ -13,6 +13,7 @@ from kiln.base import process as base_process
 from kiln.base.errors import ContainerFault, DownloadFailed, UsageError
 from kiln.base.system.processes import process_exists
 from kiln.container.engine import Engine, EngineKind
+from kiln.container.plan import require_valid_image_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,8 +96,6 @@ def inspect_image(engine: Engine, image: str) -> Mapping[str, Any] | None:
         ContainerFault: when the engine fails.
         UsageError: for an invalid image name.
     """
-    from kiln.container.plan import require_valid_image_name
-
     require_valid_image_name(image)
     result = engine.run_command("image", "inspect", image)
     if result.ok:
@@ -178,8 +177,6 @@ def pull_image(
         DownloadFailed: when it cannot be fetched, with a hint.
         UsageError: for an invalid image name.
     """
-    from kiln.container.plan import require_valid_image_name
-
     require_valid_image_name(image)
     if image.startswith(LOCAL):  # an engine would look for a registry on this machine, thrice
         raise image_unavailable_error(

@@ -100,7 +100,7 @@ def collect_info_files(entries: Iterable[dict[str, Any]]) -> dict[str, InfoFile]
                         hint="keep sources out of the recipe's folder, or set build/include_recipe to false",
                     )
                 data += more
-                mode = _normalized_file_mode(part) if isinstance(part, Path) else mode
+                mode = mode if isinstance(part, str) else 0o755 if part.stat().st_mode & 0o111 else 0o644
             left -= len(data)
             files[name] = InfoFile(data=data, mode=mode)
     return files
@@ -162,10 +162,6 @@ def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path
         return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
     except (ValueError, NotImplementedError):  # not a pattern
         return []
-
-
-def _normalized_file_mode(file: Path) -> int:
-    return 0o755 if file.stat().st_mode & 0o111 else 0o644
 
 
 def _validated_info_name(text: str) -> str:

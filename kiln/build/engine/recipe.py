@@ -257,13 +257,11 @@ def source_entry(definition: Source, recipe_folder: Path) -> dict[str, Any]:
     fields = {**({} if is_fetched else identity), "target_directory": definition.folder}
     entry |= {key: value for key, value in fields.items() if value is not None}
     if definition.patches:
-        entry["patches"] = [_patch_path(patch, recipe_folder) for patch in definition.patches]
+        # In the recipe, or in a folder of the build that the engine puts in place.
+        entry["patches"] = [
+            name if name.startswith("${{") else str(recipe_folder / name) for name in definition.patches
+        ]
     return {**entry, **definition.settings}
-
-
-def _patch_path(patch: str, recipe_folder: Path) -> str:
-    """Return the path of a patch: in the recipe, or in a folder of the build that the engine puts in place."""
-    return patch if patch.startswith("${{") else str(recipe_folder / patch)
 
 
 def local_source_entry(path: Path) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def folder_content_hash(folder: Path, algorithm: str, skip: Iterable[str] = ()) 
     digest, skip = hashlib.new(algorithm), tuple(skip)
     for path in sorted(_relative_paths(folder)):
         name = path.replace("\\", "/")
-        if any(_is_skipped_path(name, item) for item in skip):
+        if any(item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item)) for item in skip):
             continue
         digest.update(os.fsencode(name))
         for part in _path_kind_and_content(folder / path, name):
@@ -66,10 +66,6 @@ def _relative_paths(folder: Path) -> Iterator[str]:
     for top, folders, names in files.walk(folder):
         for name in (*folders, *names):
             yield Path(top, name).relative_to(folder).as_posix()
-
-
-def _is_skipped_path(name: str, item: str) -> bool:
-    return item in {name, f"{name}/"} or (item.endswith("/") and name.startswith(item))
 
 
 def _path_kind_and_content(path: Path, name: str) -> Iterator[bytes]:

@@ -18,11 +18,12 @@ from kiln.base.patterns import existing_subdirs
 from kiln.base.position import Place
 from kiln.base.system import files as system_files
 from kiln.base.system.machine import PACKAGE_ROOT
+from kiln.build.job.job import channel_sources
+from kiln.container.plan import Mount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from kiln.container.plan import Mount
     from kiln.recipe.feedstock import BuildConfig, Feedstock
     from kiln.recipe.rendered import RenderedConfig
 
@@ -230,8 +231,6 @@ def script_container_mounts(
     feedstock: Feedstock, rendered: RenderedConfig, folders: MountedFolders
 ) -> tuple[Mount, ...]:
     """Return the mounts of every container of a config; a container of scripts has only these."""
-    from kiln.container.plan import Mount
-
     read_only = {
         RECIPE: feedstock.recipe,
         **{container_path(path, feedstock): path for path in (feedstock.recipe, feedstock.config_folder)},
@@ -252,8 +251,6 @@ def script_container_mounts(
 
 def engine_container_mounts(feedstock: Feedstock, config: BuildConfig, folders: MountedFolders) -> tuple[Mount, ...]:
     """Return the further mounts of the engine's container: packages and channels."""
-    from kiln.container.plan import Mount
-
     packages = folders.packages
     return (
         *(Mount(source=path, target=str(container_path(path, feedstock))) for path in folders.shared_packages),
@@ -320,9 +317,6 @@ def _visible_entries(place: Path, root: Path) -> Iterator[Path]:
 
 def _local_channel_mounts(feedstock: Feedstock, config: BuildConfig) -> Iterator[Mount]:
     """Yield the parts of the channels on this machine, under their own paths; a channel has an index."""
-    from kiln.build.job.job import channel_sources
-    from kiln.container.plan import Mount
-
     for name in channel_sources(config):
         folder = _local_channel_folder(name)
         if folder is None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln.base import http, masking
 from kiln.base.errors import UsageError, did_you_mean
 from kiln.base.serialization import from_json_values, to_json
+from kiln.build.bazel import events
 from kiln.build.engine.recipe import config_caller_variable_names
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file
@@ -30,14 +31,13 @@ if TYPE_CHECKING:
 
 def compile_secrets(options: RunOptions) -> dict[str, str]:
     """Return the secret variables of the compile steps: addresses, and the content of the credentials' files."""
-    from kiln.build.bazel import events
-    from kiln.build.bazel.events import CREDENTIALS, EXECUTOR, REMOTE_CACHE
-
     credentials = options.remote_credentials
     variables = {
-        REMOTE_CACHE: options.remote_cache,
-        EXECUTOR: options.remote_executor,
-        CREDENTIALS: events.encode_credentials_folder(credentials) if isinstance(credentials, Path) else credentials,
+        events.REMOTE_CACHE: options.remote_cache,
+        events.EXECUTOR: options.remote_executor,
+        events.CREDENTIALS: events.encode_credentials_folder(credentials)
+        if isinstance(credentials, Path)
+        else credentials,
     }
     return {name: value for name, value in variables.items() if value}
 
@@ -134,8 +134,6 @@ def mask_build_secrets(
     rendered: RenderedConfig, environment: Mapping[str, str], compile_secrets: Mapping[str, str]
 ) -> None:
     """Have this process mask the secrets of a config's programs, and the password of pip's index."""
-    from kiln.build.bazel import events
-
     masking.register_secrets(
         (
             *masking.secrets_of_environment(environment),
@@ -233,8 +231,6 @@ class JobContext:
     @property
     def compile_secrets(self) -> dict[str, str]:
         """The secret variables of the compile step, passed by environment alone; other engines pass none to scripts."""
-        from kiln.build.bazel import events
-
         if self.uses_other_engine or self.job.options.rehearsal:
             return {}
         return {name: self.environment[name] for name in events.secret_variable_names(self.environment)}

@@ -344,7 +344,7 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
         if cuda_version_of_config(config) is None and python in python_versions_of_config(config)
     ]
     if len(matching) > 1:  # the usual build rather than the free-threaded one
-        matching = [config for config in matching if not _is_free_threaded(config)]
+        matching = [config for config in matching if not all(value.endswith("t") for value in config.variant["python"])]
     if len(matching) != 1:
         listing = ", ".join(config.name for config in matching) or "none"
         raise UnknownConfig(
@@ -352,7 +352,3 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
             hint="name the config: python build-locally.py --rehearse CONFIG (kiln matrix shows them)",
         )
     return matching[0]
-
-
-def _is_free_threaded(config: BuildConfig) -> bool:
-    return all(value.endswith("t") for value in config.variant.get("python", ()))

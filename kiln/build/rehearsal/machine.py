@@ -186,20 +186,14 @@ def toolchain_stand_ins(required: Mapping[str, Iterable[str]], env: Mapping[str,
         _toolchain_stand_in(name, texts, env) for name, texts in sorted(constraints.items()) if name not in _RUNTIMES
     ]
     versions = [package.version for package in packages if package.strong_exports]
-    runtimes = {name for package in packages for name in _nonvirtual_package_names(package.strong_exports)} | (
-        constraints.keys() & _RUNTIMES.keys()
-    )
+    exported = {spec.partition(" ")[0] for package in packages for spec in package.strong_exports}
+    runtimes = {name for name in exported if not name.startswith("__")} | (constraints.keys() & _RUNTIMES.keys())
     while missing := {more for name in runtimes for more in _REQUIRED_RUNTIMES.get(name, ())} - runtimes:
         runtimes |= missing
     own = find_program("gcc", env)
     version = max(versions, key=Version) if versions else own.version if own else UNKNOWN_VERSION
     packages += [_runtime_stand_in(name, version, constraints.get(name, ()), env) for name in sorted(runtimes)]
     return tuple(packages)
-
-
-def _nonvirtual_package_names(specs: Iterable[str]) -> list[str]:
-    names = [spec.partition(" ")[0] for spec in specs]
-    return [name for name in names if not name.startswith("__")]
 
 
 def _toolchain_stand_in(name: str, constraints: tuple[str, ...], env: Mapping[str, str]) -> StandIn:

@@ -26,6 +26,7 @@ from kiln.build.rehearsal.wheel_download import upstream_wheel_gaps
 from kiln.build.rehearsal.wheels import RehearsalPlan
 from kiln.conda.package_writer import SUBDIR
 from kiln.conda.solve import machine_virtual_packages
+from kiln.feedstock import sources
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.store import cache
 from kiln.state.store.layout import RehearsalLayout
@@ -60,9 +61,6 @@ def fetch_wheels_and_sources(
     Raises:
         KilnError: DownloadFailed, HashMismatch, DiskFull.
     """
-    from kiln.build.rehearsal import wheel_download
-    from kiln.feedstock import sources
-
     size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, cache.hold_lock(layout.wheels_lock_file, seconds=cache.LONG):

@@ -18,7 +18,7 @@ from kiln.conda import pypi
 from kiln.conda.specs import MatchSpec, package_name, with_version_wildcard
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from kiln.feedstock.sources import SourceSearch, UnavailableItem
     from kiln.recipe.rendered import Output, RenderedConfig
@@ -71,39 +71,25 @@ def required_packages(
     """
     outputs = [output for output in rendered.outputs if not output.skip]
     own = {output.name for output in outputs}
-    of_tests = (
-        package
-        for output, spec in test_specs
-        for package in _required_packages_of_specs([spec], RequirementSection.TEST, output, exact=True)
-    )
-    distinct = dict.fromkeys((*_packages_of_stagings(rendered), *_packages_of_outputs(outputs), *of_tests))
-    return tuple(entry for entry in distinct if entry.name not in own and not entry.name.startswith("__"))
+    found: dict[RequiredPackage, None] = {}
 
+    def add(specs: Iterable[str], section: RequirementSection, output: str, *, exact: bool) -> None:
+        for text in specs:
+            spec = text if exact else with_version_wildcard(text)
+            found[RequiredPackage(name=package_name(spec).lower(), spec=spec, section=section, output=output)] = None
 
-def _packages_of_stagings(rendered: RenderedConfig) -> Iterator[RequiredPackage]:
+    build, host, run = RequirementSection.BUILD, RequirementSection.HOST, RequirementSection.RUN
     for staging in rendered.stagings:
-        for section in (RequirementSection.BUILD, RequirementSection.HOST):
+        for section in (build, host):
             specs = staging.requirements.specs_to_solve(section)
-            yield from _required_packages_of_specs(
-                specs, section, rendered.name or staging.name, exact=staging.settings.by_engine
-            )
-
-
-def _packages_of_outputs(outputs: Iterable[Output]) -> Iterator[RequiredPackage]:
+            add(specs, section, rendered.name or staging.name, exact=staging.settings.by_engine)
     for output in outputs:
-        for section in (RequirementSection.BUILD, RequirementSection.HOST, RequirementSection.RUN):
-            exact = output.settings.by_engine or section is RequirementSection.RUN
-            yield from _required_packages_of_specs(
-                output.requirements.specs_to_solve(section), section, output.name, exact=exact
-            )
-
-
-def _required_packages_of_specs(
-    specs: Iterable[str], section: RequirementSection, output: str, *, exact: bool
-) -> Iterator[RequiredPackage]:
-    for text in specs:
-        spec = text if exact else with_version_wildcard(text)
-        yield RequiredPackage(name=package_name(spec).lower(), spec=spec, section=section, output=output)
+        for section in (build, host, run):
+            exact = output.settings.by_engine or section is run
+            add(output.requirements.specs_to_solve(section), section, output.name, exact=exact)
+    for name, spec in test_specs:
+        add([spec], RequirementSection.TEST, name, exact=True)
+    return tuple(entry for entry in found if entry.name not in own and not entry.name.startswith("__"))
 
 
 _FREE_THREADED = lazy_pattern(r"_cp\d+t$")

@@ -131,7 +131,10 @@ def _requirements_missed_by_pip(report: Mapping[str, Any], python: str) -> set[s
         for requirement in requirements
         if requirement.marker is not None
         and requirement.marker.evaluate(environment)
-        and not _is_requirement_met(requirement, versions.get(canonicalize_name(requirement.name)))
+        and not (
+            (version := versions.get(canonicalize_name(requirement.name))) is not None
+            and requirement.specifier.contains(version, prereleases=True)
+        )
     }
 
 
@@ -140,10 +143,6 @@ def _requirement_or_none(text: str) -> Requirement | None:
         return Requirement(text)
     except InvalidRequirement:
         return None
-
-
-def _is_requirement_met(requirement: Requirement, version: str | None) -> bool:
-    return version is not None and requirement.specifier.contains(version, prereleases=True)
 
 
 def _unavailable_requested_project(output: str, requirements: Sequence[str]) -> UnavailableItem:

@@ -193,7 +193,7 @@ def publish_finished_config(
     with hold_lock(layout.common_lock_file("channel")):
         reports = [json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
-        paths = [_channel_path(report) for report in reports]
+        paths = [f"{report.artifact.subdir}/{report.artifact.path.name}" for report in reports]
         stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
@@ -278,10 +278,6 @@ def _report_with_sharing_note(layout: ArtifactLayout, report: PackageReport, art
     note = f"made and tested by {artifact.config}"
     tests = dataclasses.replace(report.tests, notes=(*report.tests.notes, note))
     return dataclasses.replace(_report_with_stored_path(layout, report, artifact), reused=True, tests=tests)
-
-
-def _channel_path(report: PackageReport) -> str:
-    return f"{report.artifact.subdir}/{report.artifact.path.name}"
 
 
 def _artifact_of_other_config(

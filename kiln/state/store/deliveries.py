@@ -86,7 +86,11 @@ def require_rendered_packages(
     """Refuse a delivery that is not exactly the packages of rendered outputs, and wheels of the config's group."""
     expected = {output.channel_path: output for output in outputs}
     delivered = [f"{report.artifact.subdir}/{report.artifact.path.name}" for report in packages]
-    foreign = [place for place in delivered if place not in expected and not _is_wheel_of_group(place, group)]
+    foreign = [
+        place
+        for place in delivered
+        if place not in expected and not (WHEEL.fullmatch(place) and place.startswith(f"wheels/{group}/"))
+    ]
     twice = [place for place in delivered if delivered.count(place) > 1]
     missing = sorted(expected.keys() - set(delivered))
     for places, what in ((foreign, "which it does not render"), (twice, "twice"), (missing, "")):
@@ -96,10 +100,6 @@ def require_rendered_packages(
     for place, report in zip(delivered, packages, strict=True):
         if place in expected:
             _require_metadata_of_output(report, expected[place])
-
-
-def _is_wheel_of_group(place: str, group: str) -> bool:
-    return bool(WHEEL.fullmatch(place)) and place.startswith(f"wheels/{group}/")
 
 
 def _require_metadata_of_output(report: PackageReport, output: Output) -> None:

@@ -69,17 +69,12 @@ def test_a_digest_is_the_registrys_or_else_the_hash_of_the_image(described: dict
     assert digest_in_description(described) == expected
 
 
-@pytest.mark.parametrize(
-    ("described", "expected"),
-    [
-        ({"Os": "linux", "Architecture": "amd64"}, "linux/amd64"),
-        ({"Os": "linux", "Architecture": "arm64", "Variant": "v8"}, "linux/arm64"),
-        ({"Os": "linux", "Architecture": "arm", "Variant": "v7"}, "linux/arm/v7"),
-        ({"Architecture": "amd64"}, ""),
-    ],
-)
-def test_the_platform_of_an_image_is_written_as_engines_take_it(described: dict[str, str], expected: str) -> None:
-    assert platform_in_description(described) == expected
+def test_the_platform_of_an_image_is_written_as_engines_take_it() -> None:
+    arm = {"Os": "linux", "Architecture": "arm"}
+    assert platform_in_description({"Os": "linux", "Architecture": "amd64"}) == "linux/amd64"
+    assert platform_in_description({**arm, "Architecture": "arm64", "Variant": "v8"}) == "linux/arm64"
+    assert platform_in_description({**arm, "Variant": "v7"}) == "linux/arm/v7"
+    assert platform_in_description({"Architecture": "amd64"}) == ""
 
 
 def test_an_image_of_this_machine_is_not_fetched_for_another_platform() -> None:

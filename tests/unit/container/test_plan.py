@@ -81,20 +81,15 @@ def test_all_that_a_plan_grants_stands_in_its_place() -> None:
 @pytest.mark.parametrize(
     ("kind", "rootless", "expected"),
     [
-        (EngineKind.DOCKER, False, ("--user", "1000:100")),
-        (EngineKind.PODMAN, False, ("--user", "1000:100")),
-        (EngineKind.DOCKER, True, ("--user", "0:0")),
-        (EngineKind.PODMAN, True, ("--userns", "keep-id", "--user", "1000:100")),
+        (EngineKind.DOCKER, False, "--user 1000:100"),
+        (EngineKind.PODMAN, False, "--user 1000:100"),
+        (EngineKind.DOCKER, True, "--user 0:0"),
+        (EngineKind.PODMAN, True, "--userns keep-id --user 1000:100"),
     ],
 )
-def test_files_are_the_callers_in_every_kind_of_engine(
-    kind: EngineKind, rootless: bool, expected: tuple[str, ...]
-) -> None:
-    engine = dataclasses.replace(DOCKER, kind=kind, rootless=rootless)
-    assert words(engine, user=ContainerUser(uid=1000, gid=100)) == (
-        *("/usr/bin/docker", *HEAD, *OWNER, *NOTHING, *expected, *OFFLINE),
-        *END,
-    )
+def test_files_are_the_callers_in_every_kind_of_engine(kind: EngineKind, rootless: bool, expected: str) -> None:
+    said = words(dataclasses.replace(DOCKER, kind=kind, rootless=rootless), user=ContainerUser(uid=1000, gid=100))
+    assert said[len(HEAD) + len(OWNER) + len(NOTHING) + 1 : -len(OFFLINE) - len(END)] == tuple(expected.split())
 
 
 def test_secrets_are_in_no_command_line_and_no_representation() -> None:

@@ -44,11 +44,7 @@ if TYPE_CHECKING:
         ("PyRattlerBuildError: Failed to download from URL: Request failed after 3 retries", "", DownloadFailed),
         ("PyRattlerBuildError: Script failed to execute", "Retry attempt #2", BuildFailed),
         ('PyRattlerBuildError: sha256 checksum validation failed for "/x/v1.tar.gz"', "", HashMismatch),
-        (
-            "Failed to download from URL",
-            "Failed to fetch from file:///x: sha256 checksum validation failed",
-            HashMismatch,
-        ),
+        ("Failed to download from URL", "Failed to fetch from u: sha256 checksum validation failed", HashMismatch),
         ("Script failed with status 1", "sha256 checksum validation failed", BuildFailed),
         ("failed package content tests: No match for lib glob", "", TestsFailed),
         ("Cannot solve the request because of: No candidates were found for x", "", SolveFailed),

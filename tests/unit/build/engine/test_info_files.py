@@ -18,7 +18,6 @@ from kiln.build.engine.plan import plan_outputs
 from kiln.build.steps import StagedFiles
 from kiln.conda import package_reader
 from kiln.feedstock import matrix
-from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
 from tests import builders
 from tests.packages import conda_package
@@ -283,13 +282,8 @@ def test_values_of_a_variant_keep_their_types() -> None:
 
 def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path) -> None:
     recipe = "package:\n  name: keys\n  version: '1'\nbuild:\n  script: echo ${{ flavour }}\n"
-    folder = tmp_path / "feedstock"
-    (folder / "recipe").mkdir(parents=True)
-    (folder / "recipe" / "recipe.yaml").write_text(recipe)
-    (folder / "recipe" / "fix.patch").write_text("patch")
-    (folder / "recipe" / "variants.yaml").write_text("flavour:\n  - 3\n")
-    (folder / "conda-forge.yml").write_text("conda_build_tool: rattler-build\nprovider: {osx_64: null, win_64: null}\n")
-    feedstock = recipe_feedstock.load(folder)
+    files = {"recipe/fix.patch": "patch", "recipe/variants.yaml": "flavour:\n  - 3\n"}
+    feedstock = builders.feedstock(tmp_path / "feedstock", recipe, files=files, v1=True)
     (config,) = matrix.configs(feedstock)
     rendered = pins.close_static_pins(render.render(feedstock, config))
     (step,) = plan_outputs(

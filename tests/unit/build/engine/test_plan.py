@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,32 +39,31 @@ from kiln.recipe.rendered import (
     Source,
     Staging,
 )
+from tests import builders
 
 if TYPE_CHECKING:
-    from kiln.build.steps import BuildStep
+    from kiln.build.steps import BuildStep, CompileStep
 
 CPU = BuildConfig(name="cpu", platform="linux-64", variant={"python": ("3.11.* *_cpython",)}, pin_run_as_build={})
 CUDA = BuildConfig(name="cuda", platform="linux-64", variant={"cuda_compiler_version": ("12.9",)}, pin_run_as_build={})
 
 
-def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), skip: bool = False) -> Output:
-    return Output(
-        name=name,
+def output(name: str, *, host: tuple[str, ...] = (), run: tuple[str, ...] = (), **more: Any) -> Output:
+    test = OutputTest(imports=("app",), script=Script(lines=("app --help",)), requires=("gcc 14",), files=("t.py",))
+    return builders.output(
+        name,
         version="2.21.0",
         build_number=200,
         build_string="cuda129h1234567_200",
-        subdir="linux-64",
         requirements=Requirements(build=("gcc_linux-64 14.*",), host=host, run=run),
         track_features=("tensorflow-cpu",) if name == "app" else (),
         run_exports={"weak": ("lib 2.21.0",)} if name == "lib" else {},
-        tests=(
-            OutputTest(imports=("app",), script=Script(lines=("app --help",)), requires=("gcc 14",), files=("t.py",)),
-        ),
+        tests=(test,),
         script=Script(file="split.sh"),
         entry_points=("app = app:main",) if name == "app" else (),
         about={"home": "https://example.org", "license": "Apache-2.0", "license_file": "LICENSE"},
         used={"__cuda": "__cuda"},
-        skip=skip,
+        **more,
     )
 
 
@@ -79,6 +78,37 @@ STAGING = Staging(
 META = output("meta", run=("app 2.21.0 cuda*",))
 
 
+def planned(rendered: RenderedConfig, compiled: Path | None = None, **more: Any) -> tuple[BuildStep, ...]:
+    return plan_outputs(
+        rendered,
+        recipe_folder=Path("/r"),
+        folder=Path("/w"),
+        channels=("conda-forge",),
+        compiled={} if compiled is None else {"compile": StagedFiles(folder=compiled)},
+        extra={"sha": "1"},
+        **more,
+    )
+
+
+def rehearsed(*outputs: Output, config: BuildConfig = CPU, wheel: str = "/w.whl") -> tuple[BuildStep, ...]:
+    return plan_rehearsal(
+        RenderedConfig(config=config, outputs=outputs),
+        recipe_folder=Path("/r"),
+        folder=Path("/making"),
+        channels=("file:///channel",),
+        wheel=Path(wheel),
+    )
+
+
+def compiling(rendered: RenderedConfig, staging: Staging, **more: Any) -> CompileStep:
+    folders: dict[str, Any] = {
+        "recipe_folder": Path("/r"),
+        "folder": Path("/c"),
+        "settings": Path("/config/compile.env"),
+    }
+    return plan_compile(rendered, staging, **folders, channels=("x",), **more)
+
+
 def test_each_output_comes_after_those_it_needs() -> None:
     skipped = output("gpu", skip=True)
     assert [item.name for item in outputs_in_build_order((META, APP, skipped, LIB))] == ["lib", "app", "meta"]
@@ -90,14 +120,7 @@ def test_a_cycle_of_outputs_is_refused() -> None:
 
 
 def test_the_plan_of_a_rehearsal() -> None:
-    rendered = RenderedConfig(config=CUDA, outputs=(APP, LIB))
-    lib, app = plan_rehearsal(
-        rendered,
-        recipe_folder=Path("/feedstock/recipe"),
-        folder=Path("/making"),
-        channels=("file:///channel",),
-        wheel=Path("/wheels/it's.whl"),
-    )
+    lib, app = rehearsed(APP, LIB, config=CUDA, wheel="/wheels/it's.whl")
     assert (lib.folder, lib.channels) == (Path("/making/lib"), ("file:///channel",))
     assert lib.index == {"license": "Apache-2.0"}
     assert lib.environment == {"CONDA_OVERRIDE_CUDA": "12.9"}
@@ -106,10 +129,10 @@ def test_the_plan_of_a_rehearsal() -> None:
     assert app.recipe["build"]["string"] == "cuda129h1234567_200"
     assert app.recipe["build"]["python"]["entry_points"] == ["app = app:main"]
     assert app.recipe["build"]["script"]["content"] == [
-        "export RECIPE_DIR=/feedstock/recipe",
+        "export RECIPE_DIR=/r",
         "export cuda_compiler_version=12.9",
         *lines_without_shell_trace(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
-        "bash -e /feedstock/recipe/split.sh",
+        "bash -e /r/split.sh",
         *lines_without_shell_trace(
             (
                 *scripts.compile_modules_lines(APP),
@@ -135,42 +158,17 @@ def test_the_plan_of_a_rehearsal() -> None:
 def test_a_rehearsal_has_what_the_tools_of_its_omitted_build_section_export() -> None:
     tools = Requirements(build=("gcc_linux-64 14.*", "sysroot_linux-64 2.28.*"), run=("__cuda",))
     ignoring = BuildSettings(ignore_run_exports=("__glibc",))
-    runs = []
-    for settings in (BuildSettings(), ignoring):
-        outputs = (dataclasses.replace(LIB, requirements=tools, settings=settings),)
-        (step,) = plan_rehearsal(
-            RenderedConfig(config=CPU, outputs=outputs),
-            recipe_folder=Path("/r"),
-            folder=Path("/making"),
-            channels=(),
-            wheel=Path("/w.whl"),
-        )
-        runs.append(step.recipe["requirements"]["run"])
+    runs = [
+        rehearsed(dataclasses.replace(LIB, requirements=tools, settings=settings))[0].recipe["requirements"]["run"]
+        for settings in (BuildSettings(), ignoring)
+    ]
     assert runs == [["__cuda", "__glibc >=2.28,<3.0.a0"], ["__cuda"]]
 
 
 def test_a_rehearsal_installs_link_scripts() -> None:
-    linked = dataclasses.replace(LIB, settings=BuildSettings(link_scripts={"post-link": "post-link.sh"}))
-    (step,) = plan_rehearsal(
-        RenderedConfig(config=CPU, outputs=(linked,)),
-        recipe_folder=Path("/r"),
-        folder=Path("/making"),
-        channels=(),
-        wheel=Path("/w.whl"),
-    )
+    (step,) = rehearsed(dataclasses.replace(LIB, settings=BuildSettings(link_scripts={"post-link": "post-link.sh"})))
     line = 'install -D -m 775 /r/post-link.sh "$PREFIX/bin/".lib-post-link.sh'
     assert step.recipe["build"]["script"]["content"][-3] == line
-
-
-def planned(rendered: RenderedConfig, compiled: Path | None = None) -> tuple[BuildStep, ...]:
-    return plan_outputs(
-        rendered,
-        recipe_folder=Path("/r"),
-        folder=Path("/w"),
-        channels=("conda-forge",),
-        compiled={} if compiled is None else {"compile": StagedFiles(folder=compiled)},
-        extra={"sha": "1"},
-    )
 
 
 def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
@@ -182,19 +180,11 @@ def test_the_plan_of_a_build_has_its_compilers_and_no_mark() -> None:
     assert step.environment == {}
 
 
-def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides(tmp_path: Path) -> None:
+def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides() -> None:
     forge = PackageSettings(error_overlinking=True, channel_priority="disabled")
 
     def behavior(output: Output) -> str:
-        (step,) = plan_outputs(
-            RenderedConfig(config=CPU, outputs=(output,)),
-            recipe_folder=tmp_path,
-            folder=tmp_path,
-            channels=(),
-            compiled={},
-            extra={},
-            forge=forge,
-        )
+        (step,) = planned(RenderedConfig(config=CPU, outputs=(output,)), forge=forge)
         assert step.settings == forge
         return str(step.recipe["build"]["dynamic_linking"].get("overlinking_behavior"))
 
@@ -203,24 +193,13 @@ def test_overlinking_is_an_error_by_conda_forge_yml_unless_the_recipe_decides(tm
     assert behavior(dataclasses.replace(LIB, settings=decided)) == "ignore"
 
 
-def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one(tmp_path: Path) -> None:
-    rendered = RenderedConfig(config=CPU, outputs=(LIB,))
-    (release,) = plan_outputs(
-        rendered,
-        recipe_folder=tmp_path,
-        folder=tmp_path,
-        channels=(),
-        compiled={},
-        extra={},
-        forge=PackageSettings(level=16),
-    )
-    (rehearsal,) = plan_rehearsal(
-        rendered, recipe_folder=tmp_path, folder=tmp_path, channels=(), wheel=tmp_path / "a.whl"
-    )
+def test_packages_of_a_release_have_its_level_and_those_of_a_rehearsal_the_fast_one() -> None:
+    (release,) = planned(RenderedConfig(config=CPU, outputs=(LIB,)), forge=PackageSettings(level=16))
+    (rehearsal,) = rehearsed(LIB)
     assert (release.settings.level, rehearsal.settings.level) == (16, 1)
 
 
-def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
+def test_a_cross_compiled_config_has_two_platforms() -> None:
     cross = dataclasses.replace(CPU, platform="linux-aarch64", build_platform="linux-64")
     assert (cross.is_cross, CPU.is_cross) == (True, False)
     for config, expected in (
@@ -228,15 +207,8 @@ def test_a_cross_compiled_config_has_two_platforms(tmp_path: Path) -> None:
         (CPU, BuildPlatforms()),
     ):
         rendered = RenderedConfig(config=config, outputs=(LIB,))
-        compiling = plan_compile(
-            rendered,
-            Staging(script=Script(file="build.sh")),
-            recipe_folder=tmp_path,
-            folder=tmp_path,
-            channels=(),
-            settings=tmp_path / "settings",
-        )
-        assert (planned(rendered)[0].platforms, compiling.platforms) == (expected, expected)
+        compiled = compiling(rendered, Staging(script=Script(file="build.sh")))
+        assert (planned(rendered)[0].platforms, compiled.platforms) == (expected, expected)
 
 
 def test_a_recipe_decides_what_becomes_of_its_binaries() -> None:
@@ -261,15 +233,7 @@ def test_several_packages_share_the_compiles_work_directory() -> None:
         outputs=tuple(dataclasses.replace(item, staging="compile") for item in (LIB, APP)),
         stagings=(STAGING,),
     )
-    step = plan_compile(
-        rendered,
-        STAGING,
-        recipe_folder=Path("/r"),
-        folder=Path("/c"),
-        channels=("x",),
-        settings=Path("/config/compile.env"),
-        secrets=("REMOTE",),
-    )
+    step = compiling(rendered, STAGING, secrets=("REMOTE",))
     assert step.title == "compile"
     assert step.recipe["source"] == [
         {"git": "https://g", "rev": "v1", "target_directory": "src", "patches": ["/r/a.patch"]}
@@ -312,9 +276,7 @@ LIBRARY = Staging(
 
 def test_a_staging_output_is_compiled_without_the_name_of_a_package() -> None:
     rendered = RenderedConfig(config=CPU, outputs=(), stagings=(LIBRARY,))
-    step = plan_compile(
-        rendered, LIBRARY, recipe_folder=Path("/r"), folder=Path("/c"), channels=("x",), settings=Path("/s")
-    )
+    step = compiling(rendered, LIBRARY)
     assert step.title == "compile library"
     assert step.recipe["requirements"] == {
         "build": [],

@@ -26,21 +26,18 @@ from kiln.build.job.messages import (
     send_message,
 )
 from kiln.state.results import ConfigState
+from tests import waiting
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_a_message_is_parsed_and_a_builds_line_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_message_is_parsed_and_other_lines_are_output(capsys: pytest.CaptureFixture[str]) -> None:
     send_message("step", title="build ü")
     (line,) = capsys.readouterr().out.split("\n")[:-1]
     assert parse_message(line) == {"kind": "step", "title": "build ü"}
-    assert parse_message("gcc -c a.c") is None
-
-
-@pytest.mark.parametrize("line", [MARK, f"{MARK}[]", f"{MARK}{{}}", f'{MARK}{{"kind"', f"{MARK}null"])
-def test_other_lines_are_output(line: str) -> None:
-    assert parse_message(line) is None
+    for line in ("gcc -c a.c", MARK, f"{MARK}[]", f"{MARK}{{}}", f'{MARK}{{"kind"', f"{MARK}null"):
+        assert parse_message(line) is None
 
 
 def test_a_build_cannot_speak_for_its_process(capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,14 +68,11 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
     assert voice.failed == "make"
 
 
-def test_an_error_survives_json() -> None:
+def test_an_error_survives_json_and_names_its_step_first() -> None:
     error = DiskFull("full", why="of logs", hint="remove some")
-    told = error_from_json(error_as_json(error))
-    assert (type(told), told.what, told.why, told.hint) == (DiskFull, "full", "of logs", "remove some")
-
-
-def test_the_step_in_which_it_came_up_stands_first() -> None:
-    assert error_from_json(error_as_json(BuildFailed("no luck"), step="compile")).what == "compile: no luck"
+    told = error_from_json(error_as_json(error, step="compile"))
+    assert (type(told), told.what, told.why, told.hint) == (DiskFull, "compile: full", "of logs", "remove some")
+    assert error_from_json(error_as_json(error)).what == "full"
 
 
 @pytest.mark.parametrize(
@@ -154,23 +148,25 @@ def test_a_build_that_is_asked_to_stop_ends_by_itself(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, action_limit=1)
     with monitor.stop_when_spent():
         act(monitor, 1)
-        until = time.monotonic() + 20
-        while not monitor.stop.exists():
-            assert time.monotonic() < until
+        waiting.until(monitor.stop.exists, "the file that says so", seconds=20)
     assert (bool(monitor.spent), monitor.terminated) == (True, False)
 
 
-def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals: list[int] = []
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The signals that are sent, the first one soon."""
+    sent: list[int] = []
     monkeypatch.setattr(messages, "SHORTEST", 0.01)
-    monkeypatch.setattr(os, "kill", lambda _, number: signals.append(number))
+    monkeypatch.setattr(os, "kill", lambda _, number: sent.append(number))
+    return sent
+
+
+def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, signals: list[int]) -> None:
     monitor = a_monitor(tmp_path, deadline=time.time())
 
     def build() -> None:
         with monitor.stop_when_spent():
-            until = time.monotonic() + 20
-            while not signals:
-                assert time.monotonic() < until
+            waiting.until(lambda: bool(signals), "a signal", seconds=20)
             raise KeyboardInterrupt
 
     with pytest.raises(BudgetSpent, match="stopped before it was finished"):
@@ -178,19 +174,12 @@ def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, monkeypat
     assert monitor.terminated
 
 
-def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    signals: list[int] = []
-    monkeypatch.setattr(messages, "SHORTEST", 0.01)
-    monkeypatch.setattr(os, "kill", lambda _, number: signals.append(number))
+def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(tmp_path: Path, signals: list[int]) -> None:
     monitor = a_monitor(tmp_path, action_limit=1)
     with monitor.stop_when_spent():
         monitor.stop.symlink_to(tmp_path / "elsewhere")
         act(monitor, 1)
-        until = time.monotonic() + 20
-        while not signals:
-            assert time.monotonic() < until
+        waiting.until(lambda: bool(signals), "a signal", seconds=20)
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -181,32 +181,25 @@ def test_of_messages_only_those_of_a_building_process_count() -> None:
 TOKEN = "x7Kq-93hV_2mPzLw4RtY"
 
 
-def test_a_package_with_a_secret_is_refused_without_the_value(tmp_path: Path) -> None:
-    files = {"etc/a.conf": f"token={TOKEN}\n".encode(), "etc/b.conf": b"token=\n"}
-    package = release_package(tmp_path, "a", payload=files)
+@pytest.mark.parametrize(
+    ("payload", "home", "named"),
+    [
+        ({"etc/a.conf": f"token={TOKEN}\n", "etc/b.conf": "token=\n"}, "", "etc/a.conf"),
+        ({"a": base64.b64encode(f"user:{TOKEN}".encode()).decode()}, "", "a"),
+        ({}, f"https://{TOKEN}@a.org", "info/about.json"),
+        ({f"f{number}": TOKEN for number in range(7)}, "", "f0, f1, f2, f3, f4 and 2 more"),
+    ],
+    ids=["plain", "in another form", "in the metadata", "in many files"],
+)
+def test_a_package_with_a_secret_is_refused_without_the_value(
+    tmp_path: Path, payload: dict[str, str], home: str, named: str
+) -> None:
+    files = {name: text.encode() for name, text in payload.items()}
+    package = conda_package(tmp_path / "a-1-0.conda", {"about.json": {"home": home}}, payload=files)
     with pytest.raises(SecretInPackage) as caught:
         require_no_secrets(package, {"API_TOKEN": TOKEN, "OTHER_TOKEN": TOKEN[::-1]})
-    assert caught.value.what == "a-1-0.conda contains the value of API_TOKEN in etc/a.conf"
+    assert caught.value.what == f"a-1-0.conda contains the value of API_TOKEN in {named}"
     assert TOKEN not in str(caught.value)
-
-
-def test_a_secret_in_another_form_is_a_secret(tmp_path: Path) -> None:
-    package = release_package(tmp_path, "a", payload={"a": base64.b64encode(f"user:{TOKEN}".encode())})
-    with pytest.raises(SecretInPackage, match="API_TOKEN in a"):
-        require_no_secrets(package, {"API_TOKEN": TOKEN})
-
-
-def test_a_secret_in_the_metadata_of_a_package_is_found(tmp_path: Path) -> None:
-    package = conda_package(tmp_path / "a-1-0.conda", {"about.json": {"home": f"https://{TOKEN}@a.org"}}, payload={})
-    with pytest.raises(SecretInPackage, match=r"API_TOKEN in info/about\.json"):
-        require_no_secrets(package, {"API_TOKEN": TOKEN})
-
-
-def test_of_many_files_the_first_ones_are_named(tmp_path: Path) -> None:
-    package = release_package(tmp_path, "a", payload={f"f{number}": TOKEN.encode() for number in range(7)})
-    with pytest.raises(SecretInPackage) as caught:
-        require_no_secrets(package, {"API_TOKEN": TOKEN})
-    assert caught.value.what.endswith("API_TOKEN in f0, f1, f2, f3, f4 and 2 more")
 
 
 def test_values_that_are_no_secrets_may_be_in_a_package(tmp_path: Path) -> None:

@@ -307,21 +307,12 @@ def test_each_row_is_of_an_output_of_this_feedstock_and_has_a_source() -> None:
         assert gap.source
 
 
-@pytest.mark.parametrize(
-    ("outputs", "notes"),
-    [
-        (("tensorflow", "small"), []),
-        (
-            ("libtensorflow", "libtensorflow_cc"),
-            [
-                "upstream's wheel has no libtensorflow.so: libtensorflow is not made",
-                "upstream's wheel has no tensorflow::ClientSession: libtensorflow_cc is made without it",
-            ],
-        ),
-    ],
-)
-def test_the_gaps_of_outputs_are_described(outputs: tuple[str, ...], notes: list[str]) -> None:
-    assert [gap.note for gap in upstream_wheel_gaps(outputs)] == notes
+def test_the_gaps_of_outputs_are_described() -> None:
+    assert not list(upstream_wheel_gaps(("tensorflow", "small")))
+    assert [gap.note for gap in upstream_wheel_gaps(("libtensorflow", "libtensorflow_cc"))] == [
+        "upstream's wheel has no libtensorflow.so: libtensorflow is not made",
+        "upstream's wheel has no tensorflow::ClientSession: libtensorflow_cc is made without it",
+    ]
 
 
 def test_each_requirement_has_its_one_hash() -> None:

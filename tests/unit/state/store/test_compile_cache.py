@@ -116,34 +116,17 @@ def key(where: str = "sha256:1", platform: str = "linux-64", **changed: str) -> 
     return compile_cache_name(config, where=where)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"c_compiler_version": "15"},
-        {"cuda_compiler_version": "12.5"},
-        {"cudnn": "9.8"},
-        {"microarch_level": "3"},
-        {"CFLAGS": "-O3"},
-        {"where": "sha256:2"},
-        {"platform": "linux-aarch64"},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_changes_the_result_changes_the_cache(changed: dict[str, str]) -> None:
-    assert key(**changed) != key()
+def test_what_changes_the_result_changes_the_cache() -> None:
+    variants = ("c_compiler_version", "cuda_compiler_version", "cudnn", "microarch_level", "CFLAGS")
+    others = [key(**{name: "other"}) for name in variants]
+    others += [key(where="sha256:2"), key(platform="linux-aarch64")]
+    assert len({key(), *others}) == len(others) + 1
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"python": "3.12.* *_cpython", "numpy": "2", "python_impl": "cpython"},
-        {"docker_image": "localhost/the-same-by-another-name"},
-        {"channel_sources": "file:///elsewhere"},
-    ],
-    ids=lambda changed: next(iter(changed)),
-)
-def test_what_does_not_change_it_shares_the_cache(changed: dict[str, str]) -> None:
-    assert key(**changed) == key()
+def test_what_does_not_change_it_shares_the_cache() -> None:
+    assert key(python="3.12.* *_cpython", numpy="2", python_impl="cpython") == key()
+    assert key(docker_image="localhost/the-same-by-another-name") == key()
+    assert key(channel_sources="file:///elsewhere") == key()
 
 
 def test_a_machine_without_images_is_known_by_its_compilers(tmp_path: Path) -> None:
