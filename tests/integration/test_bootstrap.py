@@ -181,7 +181,6 @@ def test_a_package_that_is_not_the_locked_one_is_refused(clone: Clone) -> None:
     assert clone.left == [LOCK]
 
 
-@pytest.mark.trial
 def test_without_ensurepip_this_pythons_own_pip_is_lent(clone: Clone) -> None:
     clone.write_entry(before="sys.modules['ensurepip'] = None")
     with_pip = clone.run([sys.executable, *clone.argv()[1:]])  # of Debian's, its own environments have one alone

@@ -268,9 +268,11 @@ def test_the_priority_decides_between_channels(tmp_path: Path) -> None:
 
 
 Packages = dict[str, tuple[str, str]]
-REFUSALS = {"UnsatisfiableError", "RattlerUnsatisfiableError", "ResolvePackageNotFound", "PackagesNotFoundError"}
-REFUSALS |= {"PackagesNotFoundInChannelsError"}
-NEWEST_CUDA, OLDER_CUDA, NEWEST_CPU = "2.21.0 cuda129", "2.21.0 cuda125", "2.21.0 cpu"
+REFUSALS = {
+    *("UnsatisfiableError", "RattlerUnsatisfiableError", "ResolvePackageNotFound", "PackagesNotFoundError"),
+    "PackagesNotFoundInChannelsError",
+}
+OLDER_CUDA = f"{NEWEST} cuda125"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,10 +318,10 @@ def row(*specs: str, gets: str, others: Mapping[str, str] | None = None, **machi
 
 CLIENT_TABLE = [
     # The drivers 580, 575, 555, 525, 520 and 470, and none.
-    *(row(gets=NEWEST_CUDA, cuda=cuda) for cuda in ("13.0", "12.9", "12.5", "12.0")),
-    *(row(gets=NEWEST_CPU, cuda=cuda) for cuda in ("11.8", "11.4", None)),
+    *(row(gets=CUDA, cuda=cuda) for cuda in ("13.0", "12.9", "12.5", "12.0")),
+    *(row(gets=CPU, cuda=cuda) for cuda in ("11.8", "11.4", None)),
     # glibc: these packages are made for 2.28; an older release is offered to an older system.
-    *(row(gets=gets, cuda=cuda, glibc="2.28") for cuda, gets in (("12.9", NEWEST_CUDA), (None, NEWEST_CPU))),
+    *(row(gets=gets, cuda=cuda, glibc="2.28") for cuda, gets in (("12.9", CUDA), (None, CPU))),
     *(
         row(gets=gets, cuda=cuda, glibc="2.17")
         for cuda, gets in (("12.9", "2.19.1 cuda126 level3"), (None, "2.19.1 cpu level3"))
@@ -329,37 +331,37 @@ CLIENT_TABLE = [
     *(
         row(f"cuda-version {version}.*", gets=gets)
         for version, gets in (
-            ("12.4", NEWEST_CPU),
+            ("12.4", CPU),
             ("12.5", OLDER_CUDA),
             ("12.6", OLDER_CUDA),
             ("12.8", OLDER_CUDA),
-            ("12.9", NEWEST_CUDA),
+            ("12.9", CUDA),
         )
     ),
-    row("cuda-version 13.0.*", gets=NEWEST_CPU, cuda="13.0"),
+    row("cuda-version 13.0.*", gets=CPU, cuda="13.0"),
     row("tensorflow-gpu", "cuda-version 12.4.*", gets="refused"),
     # cuDNN
     row("cudnn 9.3.*", gets=OLDER_CUDA, others={"cudnn": "9.3.0.75"}),
-    row("cudnn 9.8.*", gets=NEWEST_CUDA, others={"cudnn": "9.8.0.87"}),
-    row("cudnn 9.10.*", gets=NEWEST_CUDA, others={"cudnn": "9.10.2.21"}),
-    row("tensorflow 2.21.*", "cudnn 8.*", gets=NEWEST_CPU),
-    row("cudnn 9.17.*", "cuda-version 13.*", gets=NEWEST_CPU, cuda="13.0"),
+    row("cudnn 9.8.*", gets=CUDA, others={"cudnn": "9.8.0.87"}),
+    row("cudnn 9.10.*", gets=CUDA, others={"cudnn": "9.10.2.21"}),
+    row("tensorflow 2.21.*", "cudnn 8.*", gets=CPU),
+    row("cudnn 9.17.*", "cuda-version 13.*", gets=CPU, cuda="13.0"),
     # Levels of the processor: these packages are made for 2; an older release is offered to a lower one.
-    *(row(gets=NEWEST_CUDA, archspec=name) for name in ("x86_64_v2", "nehalem", "steamroller", "zen5")),
+    *(row(gets=CUDA, archspec=name) for name in ("x86_64_v2", "nehalem", "steamroller", "zen5")),
     *(row(gets="2.19.1 cuda126 level1", archspec=name) for name in ("x86_64", "core2")),
     row(gets="2.19.1 cpu level1", archspec="k10", cuda=None),
     *(row("tensorflow 2.21.*", gets="refused", archspec=name) for name in ("x86_64", "nocona")),
     # As another package or another release requires them.
-    *(row("uses-avx2", gets=NEWEST_CUDA, archspec=name) for name in ("x86_64_v3", "haswell", "x86_64_v4", "zen4")),
+    *(row("uses-avx2", gets=CUDA, archspec=name) for name in ("x86_64_v3", "haswell", "x86_64_v4", "zen4")),
     *(row("uses-avx2", gets="refused", archspec=name) for name in ("x86_64", "x86_64_v2", "nehalem")),
     *(
         row("tensorflow 2.19.*", gets=f"2.19.1 cuda126 {level}", archspec=name)
         for name, level in (("x86_64_v2", "level1"), ("x86_64_v3", "level3"), ("zen4", "level3"))
     ),
     # conda-forge's names next to ours: what TensorFlow contains, others have as packages.
-    row("tsl_robin_map", "libprotobuf", "libabseil", gets=NEWEST_CUDA, others={"tsl_robin_map": "1.4.0"}),
-    row("libprotobuf 6.31.*", gets=NEWEST_CUDA, others={"protobuf": "6.31.1", "libabseil": "20250512.1"}),
-    row("libabseil 20260107.*", "libgrpc", gets=NEWEST_CUDA, others={"protobuf": "6.33.5", "grpcio": "1.78.0"}),
+    row("tsl_robin_map", "libprotobuf", "libabseil", gets=CUDA, others={"tsl_robin_map": "1.4.0"}),
+    row("libprotobuf 6.31.*", gets=CUDA, others={"protobuf": "6.31.1", "libabseil": "20250512.1"}),
+    row("libabseil 20260107.*", "libgrpc", gets=CUDA, others={"protobuf": "6.33.5", "grpcio": "1.78.0"}),
     row("libprotobuf 5.29.*", "tensorflow 2.21.*", gets="refused"),
     # Serving: cuDNN ends before the release without kernels for Pascal and Volta.
     row("tensorflow-serving", gets="2.20.0 cuda129", others={"cudnn": "9.10.2.21"}),
@@ -373,10 +375,7 @@ CLIENT_TABLE = [
 ]
 # For a GPU that a client detects: what __cuda_arch excludes gets the CPU build.
 ARCHS = [
-    *(
-        row("tensorflow 2.21.*", gets=gets, arch=arch)
-        for arch, gets in (("5.2", NEWEST_CPU), ("7.0", NEWEST_CUDA), ("12.1", NEWEST_CUDA))
-    ),
+    *(row("tensorflow 2.21.*", gets=gets, arch=arch) for arch, gets in (("5.2", CPU), ("7.0", CUDA), ("12.1", CUDA))),
     *(
         row("tensorflow-serving", gets=f"2.20.0 {kind}", arch=arch)
         for arch, kind in (("5.2", "cpu"), ("6.0", "cuda129"), ("12.0", "cuda129"))
@@ -488,8 +487,7 @@ def by_conda(solver: str, places: Iterable[str], specs: Iterable[str], folder: P
     return {item["name"]: (item["version"], item["build_string"]) for item in answer["actions"]["LINK"]}
 
 
-NEWEST, OLD = "2.21.0", "2.20.0"
-CUDA_KIND, CPU_KIND = "cuda", "cpu"
+OLD = "2.20.0"
 
 
 def entry(record: Record) -> IndexEntry:
@@ -522,7 +520,7 @@ def moments(release: list[IndexEntry], tmp_path_factory: pytest.TempPathFactory)
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("driver", "asked", "kind"),
-    [(None, "tensorflow", CPU_KIND), ("12.9", "tensorflow", CUDA_KIND), ("12.9", "tensorflow-gpu", CUDA_KIND)],
+    [(None, "tensorflow", "cpu"), ("12.9", "tensorflow", "cuda"), ("12.9", "tensorflow-gpu", "cuda")],
 )
 def test_a_reader_in_between_gets_the_old_release_or_all_of_the_new_one(
     moments: list[Path], driver: str | None, asked: str, kind: str
