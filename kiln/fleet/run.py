@@ -162,7 +162,6 @@ def recover_run(
 
 
 def _jobs_reported_by_workers(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Return the jobs of the workers that answer."""
 
     def query_jobs_of_worker(name: str) -> dict[str, Any] | None:
         if not ssh_config_file(session.site.folder, name).exists():
@@ -233,7 +232,6 @@ def _records_of_resumable_jobs(
 
 
 def _time_or_now(value: object, now: float) -> float:
-    """Return a time of a worker's answer; now, if it is none."""
     return float(value) if isinstance(value, int | float) else now
 
 

@@ -58,14 +58,7 @@ class Supervisor:
         self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle_event)
 
     def execute_run(self) -> MatrixReport:
-        """Build all configs, collect their packages and terminate all workers; return the state of every config.
-
-        Raises:
-            KeyboardInterrupt: when the run was stopped; its state is stored, and the workers are terminated.
-            KilnError: TeardownIncomplete when workers may remain, else the reason of the early end: FleetLimit,
-                WorkersLost, ProvisionRefused, CredentialsRefused, or DiskFull when the disk of this computer was full
-                for longer than a lease.
-        """
+        """Build all configs, collect their packages and terminate all workers; return the state of every config."""
         state = self.state
         state.number = state.recorder.begin_run(state.run_report())
         state.recorder.begin_fleet(state.fleet_run_record())

@@ -374,5 +374,4 @@ class WorkerManager:
 
 
 def _delay_text(seconds: float) -> str:
-    """Return when something is done that is due in some seconds."""
     return f"in {seconds / 60:.0f} min" if seconds >= 60 else "now" if seconds < 1 else f"in {seconds:.0f} s"

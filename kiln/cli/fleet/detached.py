@@ -53,11 +53,7 @@ LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
 
 
 def check_credential_expiry(options: FleetOptions, plan: FleetPlan, *, begins: bool) -> None:
-    """Compare the expiry of the credentials with the end of the plan of a detached run, which ``begins`` or does not.
-
-    Raises:
-        UsageError: when a run begins whose credentials expire before.
-    """
+    """Compare the credentials' expiry with the end of the plan of a detached run, which ``begins`` or does not."""
     from kiln.fleet.detached import credentials
     from kiln.fleet.plan.plan import Assumptions
 
@@ -356,11 +352,7 @@ def collect_from_controller(
 
 @contextlib.contextmanager
 def exclusive_collection_lock(folder: Path, run: str) -> Iterator[None]:
-    """Collect a run into a folder alone during the block.
-
-    Raises:
-        AlreadyRunning: naming the process that does so.
-    """
+    """Collect a run into a folder alone during the block."""
     from kiln.base import locks
 
     with contextlib.ExitStack() as stack:
@@ -400,9 +392,6 @@ def end_controller(
 
     The run's key stays then, so that `kiln fleet down` finds the controller again. With ``is_collected`` it may be
     gone: another computer that has collected the run ends it, too.
-
-    Raises:
-        MachinesUnknown: when it cannot be reached, and is not known to be collected.
     """
     from kiln.fleet.detached import controller
 
@@ -479,11 +468,7 @@ def is_detached(feedstock: Feedstock, run: str) -> bool:
 
 
 def tear_down_run_of_key(options: FleetOptions, root: Path, runs: Sequence[str]) -> int:
-    """Stop the detached run of a key, from any computer.
-
-    Raises:
-        UsageError: when another run is named, too.
-    """
+    """Stop the detached run of a key, from any computer."""
     from kiln.base import files, process_table
 
     key, feedstock = run_key_and_feedstock(options, root)
@@ -505,10 +490,6 @@ def tear_down_detached_run(options: FleetOptions, feedstock: Feedstock | None, k
 
     A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
     from another computer than that which has started it, it cannot be.
-
-    Raises:
-        MachinesUnknown: when it cannot be reached from such a computer.
-        KilnError: when something of it remains.
     """
     from kiln.fleet.detached import controller
 
@@ -551,11 +532,7 @@ def terminate_workers_without_controller(
 
 
 def stop_run_and_wait(connection: ControllerClient) -> dict[str, Any]:
-    """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again.
-
-    Raises:
-        MachinesUnknown: when the controller did not answer several times in a row.
-    """
+    """Stop a run, wait until it has ended, and return its state; a connection that fails for a moment is made again."""
     connection.send_request("stop")
     failures = 0
     while True:

@@ -50,11 +50,7 @@ HERE = frozenset(
 
 
 def parse_options(namespace: argparse.Namespace, environment: Mapping[str, str]) -> FleetOptions:
-    """Return the options of a command; arguments that set a field have its name.
-
-    Raises:
-        UsageError: with the option that is invalid, has no effect, or contradicts another.
-    """
+    """Return the options of a command; arguments that set a field have its name."""
     names = {item.name for item in dataclasses.fields(FleetOptions)}
     given: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value
@@ -220,11 +216,7 @@ def _controller_words(namespace: argparse.Namespace) -> list[str]:
 
 
 def _with_remote_executor(options: FleetOptions) -> FleetOptions:
-    """Return the options with the executor of the environment, where none is named.
-
-    Raises:
-        UsageError: for options of an executor without one, and an executor together with a cache over HTTP.
-    """
+    """Return the options with the executor of the environment, where none is named."""
     address = options.remote_executor or arguments.parse_remote_executor_url(options.environment.get(EXECUTOR, ""))
     credentials = options.remote_credentials
     if address is None:

@@ -39,22 +39,14 @@ INDEX = ("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST")
 
 
 def executor_secret_variables(options: FleetOptions) -> dict[str, str]:
-    """Return the secret variables of each build: the executor's address, and its credentials' content.
-
-    Raises:
-        UsageError: when the credentials are invalid.
-    """
+    """Return the secret variables of each build: the executor's address, and its credentials' content."""
     from kiln.build.job import job
 
     return {} if options.remote_executor is None else job.compile_secrets(_executor_run_options(options, ()))
 
 
 def require_recipe_support(feedstock: Feedstock, configs: tuple[str, ...], options: FleetOptions) -> None:
-    """Refuse an executor that a feedstock's recipe does not use, before workers are paid for.
-
-    Raises:
-        UsageError: when the option would have no effect.
-    """
+    """Refuse an executor that a feedstock's recipe does not use, before workers are paid for."""
     from kiln.feedstock import config_file
     from kiln.recipe import render
     from kiln.run import checks
@@ -181,11 +173,7 @@ def record_region(options: FleetOptions, folder: Path, provider: str) -> None:
 
 
 def _recorded_region_variables(options: FleetOptions, folder: Path, run: str, provider: str) -> dict[str, str]:
-    """Return the variables of the region in which a run began; those of an earlier kiln are unknown.
-
-    Raises:
-        UsageError: when another one is named now.
-    """
+    """Return the variables of the region in which a run began; those of an earlier kiln are unknown."""
     from kiln.base.serialization import read_json_object
 
     data = read_json_object(folder / REGION_FILE)

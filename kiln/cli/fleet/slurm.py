@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def slurm_run_site(options: FleetOptions, feedstock: Feedstock, run: str, sizes: Mapping[str, JobSize]) -> SlurmSite:
-    """Return the site of a run that begins or is resumed, which stores its settings; ``sizes`` are those of configs.
-
-    Raises:
-        UsageError: when the shared folder is not known.
-    """
+    """Return the site of a run that begins or is resumed, which stores its settings; ``sizes`` are those of configs."""
     from kiln.base import environment as base_environment
     from kiln.fleet.slurm.site import SlurmSettings
 

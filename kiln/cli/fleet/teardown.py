@@ -84,11 +84,7 @@ def tear_down_at_provider(
 
 
 def sweep(options: FleetOptions, feedstock: Feedstock, namespace: argparse.Namespace) -> int:
-    """Remove the user's expired workers of all runs, or print a timer that does; with ``--all`` everybody's.
-
-    Raises:
-        UsageError: for a user without a name, or one of Slurm.
-    """
+    """Remove the user's expired workers of all runs, or print a timer that does; with ``--all`` everybody's."""
     user: str | None = namespace.user
     if user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
         raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
@@ -131,11 +127,7 @@ def workers_of_user(user: str | None, workers: Iterable[Mapping[str, Any]]) -> l
 
 
 def confirm_termination(workers: Sequence[Mapping[str, Any]]) -> bool:
-    """Say whose workers would be terminated, and ask; return True at once when there are none.
-
-    Raises:
-        UsageError: when nobody can answer.
-    """
+    """Say whose workers would be terminated, and ask; return True at once when there are none."""
     if not workers:
         return True
     users = {worker["account_user"] for worker in workers}
@@ -178,13 +170,7 @@ def sweep_timer_script(options: FleetOptions, feedstock: Feedstock, *, user: str
 def recover_or_end_unrecorded_runs(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> FleetRun | None:
-    """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left.
-
-    Raises:
-        MachinesUnknown: when a provider could not be asked for the workers of such a run.
-        TeardownIncomplete: when workers of such a run remain.
-        AlreadyRunning: when another computer has started workers for the same builds.
-    """
+    """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left."""
     from kiln.fleet import run as fleet_run
     from kiln.fleet.plan.run import priced_machine_types
 
@@ -214,11 +200,7 @@ def recover_or_end_unrecorded_runs(
 def require_no_run_of_same_build(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
-    """Refuse to detach a second run of the same recipe and build options, before it gets a machine.
-
-    Raises:
-        AlreadyRunning: when one is detached from here and not collected, is unfinished here, or has workers elsewhere.
-    """
+    """Refuse to detach a second run of the same recipe and build options, before it gets a machine."""
     from kiln.fleet.detached import controller
 
     if options.additional:

@@ -78,12 +78,7 @@ def run_tests(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
 def worker_test_inputs(
     options: FleetOptions, feedstock: Feedstock, selected: Sequence[str], ledger: FleetLedger
 ) -> WorkerTestInputs:
-    """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed.
-
-    Raises:
-        UsageError: when the packages of a config are not built, or no machine type has a GPU.
-        FleetLimit: when the plan exceeds the limit of its cost.
-    """
+    """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed."""
     from kiln.fleet import tests as fleet_tests
     from kiln.fleet.tests import WorkerTestInputs
     from kiln.publish import release
@@ -201,11 +196,7 @@ def playbook_site_of_tests(options: FleetOptions, feedstock: Feedstock, run_conf
 
 
 def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
-    """Return the configs to test: with ``gpu`` those for CUDA, with a note on the others.
-
-    Raises:
-        UsageError: when none is for CUDA.
-    """
+    """Return the configs to test: with ``gpu`` those for CUDA, with a note on the others."""
     from kiln.feedstock import config_file
     from kiln.recipe.variants.files import cuda_version_of_config
 
@@ -229,9 +220,6 @@ def worker_machine_types(options: FleetOptions) -> list[MachineType]:
     """Return the machine types of the worker: the named ones in their order, or the cheapest with a GPU.
 
     A host of unknown sizes is accepted here: what it has is measured when it is claimed.
-
-    Raises:
-        UsageError: when one of them, or each of the provider's, lacks a GPU.
     """
     from kiln.fleet.plan.run import default_machine_types, priced_machine_types
 
@@ -252,11 +240,7 @@ def worker_machine_types(options: FleetOptions) -> list[MachineType]:
 
 
 def worker_offers(options: FleetOptions, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
-    """Return the offers by which the worker is requested: the first type in all zones, then the others.
-
-    Raises:
-        UsageError: when a price is unknown that --cost-limit or --spot needs.
-    """
+    """Return the offers by which the worker is requested: the first type in all zones, then the others."""
     from kiln.fleet import worker_policies
     from kiln.fleet.plan.prices import price_row_hint
 
@@ -379,11 +363,7 @@ class GpuTestStage:
 def gpu_test_stage(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> GpuTestStage | None:
-    """Return the tests of a run of configs, None without ``--gpu-tests``.
-
-    Raises:
-        UsageError: when no config is for CUDA, or no machine type has a GPU.
-    """
+    """Return the tests of a run of configs, None without ``--gpu-tests``."""
     from kiln.fleet import tests as fleet_tests
 
     if not options.gpu_tests:

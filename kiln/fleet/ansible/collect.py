@@ -117,11 +117,7 @@ DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
 
 
 def collect_build_results(session: PlaybookSession, request: CollectResults) -> Event:
-    """Fetch and check a build's results, and hand its packages to the session's ``keep``.
-
-    Raises:
-        DiskFull: when the disk of this computer has no space for them.
-    """
+    """Fetch and check a build's results, and hand its packages to the session's ``keep``."""
     worker, config = request.worker, request.config
     if request.until is not None:
         return fetch_handover(session, request)
@@ -139,11 +135,7 @@ def collect_build_results(session: PlaybookSession, request: CollectResults) -> 
 
 
 def check_and_keep_results(folder: Path, request: CollectResults, *, keep: KeepPackages) -> Event:
-    """Check a build's results, which are in a folder here, and hand its packages to ``keep``.
-
-    Raises:
-        DiskFull: when the disk of this computer has no space for them.
-    """
+    """Check a build's results, which are in a folder here, and hand its packages to ``keep``."""
     worker, config = request.worker, request.config
     try:
         if reason := input_mismatch_reason(folder, key=request.key):

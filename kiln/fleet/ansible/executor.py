@@ -122,7 +122,6 @@ def _provision_request(command: ProvisionWorkers, name: str) -> dict[str, Any]:
 
 
 def _machine_id_at_provider(session: PlaybookSession, name: str) -> str:
-    """Return the provider's id of a worker, from the run's inventory."""
     inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
     return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
 
@@ -147,7 +146,6 @@ def probe_workers(session: PlaybookSession, command: ProbeWorkers) -> WorkersPro
 
 
 def _answering_workers(session: PlaybookSession, workers: tuple[str, ...]) -> frozenset[str]:
-    """Return the workers that answer over a new connection."""
     with ThreadPoolExecutor(PROBED_AT_ONCE) as pool:
         answers = pool.map(lambda worker: _is_worker_answering(session, worker), workers)
         return frozenset(name for name, answer in zip(workers, answers, strict=True) if answer)

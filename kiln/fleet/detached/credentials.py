@@ -196,11 +196,7 @@ class VaultDecryption:
         self._find = find
 
     def decrypt(self, text: str, path: Path) -> str:
-        """Return the content of a Vault, which is the file ``path`` or a value in it.
-
-        Raises:
-            UsageError: when it cannot be decrypted here.
-        """
+        """Return the content of a Vault, which is the file ``path`` or a value in it."""
         program, environment = self._find()
         words = (program, "decrypt", "--output", "-", "-")
         result = process.capture(words, env=environment, stdin=text.strip() + "\n", timeout=SECONDS)
@@ -281,7 +277,6 @@ def _read_variable_file(path: Path, vault: VaultDecryption) -> dict[str, Any]:
 
 
 def _decrypt_nested_values(value: Any, path: Path, vault: VaultDecryption) -> Any:
-    """Return a value with everything in it decrypted."""
     match value:
         case EncryptedValue():
             text = vault.decrypt(value, path)

@@ -157,11 +157,7 @@ class RunFollower:
         self.is_heard = False
 
     def show_controller_message(self, message: Mapping[str, Any]) -> None:
-        """Show a message.
-
-        Raises:
-            BrokenPackage: when it is invalid.
-        """
+        """Show a message."""
         self.is_heard = True
         try:
             self._dispatch_message(message)

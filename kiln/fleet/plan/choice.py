@@ -21,11 +21,7 @@ SIZES = ("cores", "memory", "disk", "gpus")
 
 
 def read_machine_types(path: Path) -> tuple[MachineType, ...]:
-    """Read the table of machine types, a list of rows under ``kiln_machine_types``.
-
-    Raises:
-        MalformedYaml: when a row lacks a field, or has an invalid one.
-    """
+    """Read the table of machine types, a list of rows under ``kiln_machine_types``."""
     import yaml
 
     from kiln.base import yaml as base_yaml
@@ -38,11 +34,7 @@ def read_machine_types(path: Path) -> tuple[MachineType, ...]:
 
 
 def machine_types_from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
-    """Return the machine types of a table's rows; ``source`` is where they are written.
-
-    Raises:
-        MalformedYaml: when a row lacks a field, or has an invalid one.
-    """
+    """Return the machine types of a table's rows; ``source`` is where they are written."""
     try:
         return tuple(_machine_type_from_row(row) for row in rows)
     except (KeyError, TypeError, ValueError) as error:
@@ -70,11 +62,7 @@ def _machine_type_from_row(row: Mapping[str, Any]) -> MachineType:
 def select_types_by_name(
     table: Sequence[MachineType], *, provider: str, types: Sequence[str]
 ) -> tuple[MachineType, ...]:
-    """Return a provider's machine types by kiln's names or the provider's.
-
-    Raises:
-        UsageError: when one is not in the table; the message lists those that are.
-    """
+    """Return a provider's machine types by kiln's names or the provider's."""
     offers = {machine_type.type: machine_type for machine_type in table if machine_type.provider == provider}
     if not offers:
         providers = sorted({machine_type.provider for machine_type in table})
@@ -94,9 +82,6 @@ def types_of_existing_hosts(hosts: Any, unknown: MachineType) -> list[MachineTyp
 
     A host in ``kiln_static_hosts`` may have ``cores``, ``memory`` and ``disk`` (GB) and ``gpus``; what it leaves out is
     unknown. ``unknown`` is the type of a host without sizes, and of an unreadable list.
-
-    Raises:
-        UsageError: when a host has an invalid size.
     """
     if not isinstance(hosts, list) or not all(isinstance(host, dict) for host in hosts) or not hosts:
         return [unknown]
@@ -185,11 +170,7 @@ def _build_seconds_on_type(estimates: Iterable[JobEstimate], name: str) -> float
 def candidate_assignments(
     estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
 ) -> tuple[MachineTypesOfConfigs, ...]:
-    """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest.
-
-    Raises:
-        UsageError: when no type is large enough for a config; the message has its need.
-    """
+    """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest."""
     _require_fitting_type_for_each(estimates)
     tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
     names = _config_names(tables)
@@ -280,11 +261,7 @@ def _require_fitting_type_for_each(estimates: Mapping[MachineType, Sequence[JobE
 
 
 def require_large_enough_type(offers: Sequence[MachineType], sizes: Mapping[str, JobSize]) -> None:
-    """Refuse sizes that no machine type of a provider holds, of which `default_types` would have to take a smaller one.
-
-    Raises:
-        UsageError: with the types that come next.
-    """
+    """Refuse sizes that no machine type of a provider holds: `default_machine_types` would take a smaller one."""
     for config, size in sizes.items():
         if any(size.fits(kind) for kind in offers):
             continue

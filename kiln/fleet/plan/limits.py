@@ -57,11 +57,7 @@ class SizeEntry:
 
 
 def read_size_file(folder: Path) -> tuple[SizeEntry, ...]:
-    """Read the file of a feedstock, if it has one.
-
-    Raises:
-        MalformedYaml: when it is invalid; the message names the line.
-    """
+    """Read the file of a feedstock, if it has one."""
     path = folder / FILE
     if not path.exists():
         return ()
@@ -99,11 +95,7 @@ def _parse_sizes(data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[
 
 
 def recipe_sizes(feedstock: Feedstock, configs: Sequence[BuildConfig]) -> dict[str, Mapping[str, float]]:
-    """Return the sizes that a recipe states for configs; one without the key is not rendered.
-
-    Raises:
-        MalformedYaml: when they are invalid.
-    """
+    """Return the sizes that a recipe states for configs; one without the key is not rendered."""
     paths = (path for path in (feedstock.meta, feedstock.recipe_v1) if path.exists())
     texts = {_recipe_file_name(path): yaml.read_text(path, _recipe_file_name(path)) for path in paths}
     if not any(KEY.search(text) for text in texts.values()):

@@ -93,11 +93,7 @@ def fits_quotas(quotas: Iterable[Quota], way: WorkerArrangement) -> bool:
 def plan_within_quotas(
     quotas: tuple[Quota, ...], planned: Callable[[FleetLimits], FleetPlan], bounds: FleetLimits
 ) -> FleetPlan:
-    """Return the plan within quotas, with the selection that they have kept from it.
-
-    Raises:
-        FleetLimit: when no arrangement is within the quotas, with what to request; and those of ``planned``.
-    """
+    """Return the plan within quotas, with the selection that they have kept from it."""
     plan = dataclasses.replace(whole := planned(bounds), bounds=dataclasses.replace(bounds, quotas=quotas))
     ways = (whole.selection, whole.cheapest, whole.fastest)
     if all(fits_quotas(quotas, way) for way in ways):
@@ -334,11 +330,6 @@ def plan_fleet(
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
     more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one.
-
-    Raises:
-        FleetLimit: when no arrangement is within the bounds.
-        UsageError: no config is selected, or no worker; a price is unknown that is needed; or no machine type is large
-            enough.
     """
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")

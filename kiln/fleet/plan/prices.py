@@ -61,11 +61,7 @@ COLUMNS = tuple(field.name for field in dataclasses.fields(Price))
 
 
 def read_price_table(path: Path) -> tuple[Price, ...]:
-    """Read a table of prices, which is CSV.
-
-    Raises:
-        MalformedYaml: when it cannot be read, or a row has an invalid field; the message names the line.
-    """
+    """Read a table of prices, which is CSV."""
     try:
         size = path.stat().st_size
         if size > LARGEST_TABLE:
@@ -178,6 +174,5 @@ def with_regional_prices(machine_type: MachineType, prices: Iterable[Price], *, 
 
 
 def _dearest_price(offers: Mapping[tuple[str, str], Price], kind: str, currency: str) -> Price | None:
-    """Return the dearest price of a kind, in the currency of the machine type."""
     prices = [price for (other, _), price in offers.items() if other == kind and price.currency == currency]
     return max(prices, key=lambda price: price.price, default=None)

@@ -216,11 +216,7 @@ def priced_controller_type(options: FleetOptions) -> MachineType | None:
 
 
 def _controller_hourly_price(options: FleetOptions) -> float:
-    """Return the price of an hour of a run's controller: the one to provision, or that on which this process runs.
-
-    Raises:
-        UsageError: when it is unknown, and the run has a limit of its cost.
-    """
+    """Return the price of an hour of a run's controller: the one to provision, or that on which this process runs."""
     kind = priced_controller_type(options)
     if kind is None:
         return 0.0 if options.own_charge is None else options.own_charge.hourly

@@ -33,11 +33,7 @@ NO_CACHES = shutil.ignore_patterns("__pycache__")
 
 
 def install_kiln(site: SlurmSite) -> Path:
-    """Copy kiln to the shared folder and create its environment there, unless both exist; return the folder.
-
-    Raises:
-        SystemFault: when the environment could not be created.
-    """
+    """Copy kiln to the shared folder and create its environment there, unless both exist; return the folder."""
     target = site.settings.folder / "kiln" / kiln_files_digest(site.project)
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.held_folder_lock(target.parent):

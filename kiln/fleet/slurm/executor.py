@@ -187,11 +187,7 @@ class BuildFollower:
 
 
 def fetch_results(session: SlurmSession, request: CollectResults) -> Event:
-    """Copy a build's results from the shared folder, check them, and hand the packages to the session's ``keep``.
-
-    Raises:
-        DiskFull: when the disk of this computer has no space for them.
-    """
+    """Copy a build's results from the shared folder, check them, and hand the packages to the session's ``keep``."""
     worker, config = request.worker, request.config
     session.report_step(config, "collect from the shared folder")
     attempt = AttemptFolder.latest_of_config(session.site, config)

@@ -216,12 +216,7 @@ def cancel_selected_jobs(
 
 
 def cancel_and_require_run_removed(site: SlurmSite) -> None:
-    """Cancel all jobs of a run, and remove its files.
-
-    Raises:
-        TeardownIncomplete: when jobs remain.
-        MachinesUnknown: when Slurm does not answer.
-    """
+    """Cancel all jobs of a run, and remove its files."""
     _require_no_jobs_left(
         cancel_and_remove_run(site, SlurmClient(program_environment(site.environment))),
         f"jobs of the fleet run {site.run}",
@@ -253,11 +248,7 @@ def sweep_abandoned_runs(environment: Mapping[str, str], *, everything: bool) ->
 
 
 def list_own_jobs(client: SlurmClient) -> tuple[QueuedJob, ...]:
-    """Return the jobs of all of the user's runs.
-
-    Raises:
-        MachinesUnknown: when Slurm does not answer.
-    """
+    """Return the jobs of all of the user's runs."""
     jobs = client.list_jobs(fresh=True)
     if jobs is None:
         raise MachinesUnknown("Slurm could not be asked: jobs may be left", why=SILENT, hint="scontrol ping")
