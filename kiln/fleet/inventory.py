@@ -108,12 +108,6 @@ def planned_cost(
     )
 
 
-def ended_run_cost(run_config: FleetRunConfig, inventory: Inventory, now: float) -> RunCost:
-    """Return the cost of a run that has ended."""
-    cost = inventory.total_cost_until(now)
-    return RunCost(spent=cost, expected=cost, currency=run_config.currency, end=now, controller=run_config.controller)
-
-
 def forecast_run_cost(
     run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, *, max_workers: int, now: float
 ) -> RunCost:
@@ -122,7 +116,12 @@ def forecast_run_cost(
     Free workers take their next configs by the rule of the run itself, and are terminated after their last.
     """
     kinds = {kind.type: kind for kind in run_config.max_workers_by_type}
-    starts = _expected_starts_of_assigned_configs(inventory, queue, now)
+    starts: dict[str, float] = {}  # of configs whose worker is not ready yet, or whose job waits for another
+    for worker in inventory.alive_builders:
+        if worker.assignment is not None:
+            start = queue.expected_start(worker.name)
+            if start > now or not worker.is_building:
+                starts[worker.assignment.config] = max(now, start)
     ends, first, last = _simulate_remaining_builds(run_config, inventory, queue, max_workers, now, starts)
     after = run_config.collect + run_config.teardown
     end = max([now, *(moment + after for moment in last.values())])
@@ -163,7 +162,12 @@ def _simulate_remaining_builds(
     For each further worker, return its machine type and the time of its request. ``starts`` gets when each waiting
     config would start.
     """
-    building = _running_build_ends(inventory, queue, now)
+    building = [
+        (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)
+        for worker in inventory.alive_builders
+        if worker.assignment is not None
+    ]
+    heapq.heapify(building)
     queue = queue.copy() if queue else queue  # an empty one is not changed
     ends: dict[str, float] = {}
     first: dict[str, tuple[MachineType, float]] = {}
@@ -209,28 +213,6 @@ def _names_of_requestable_workers(
         for name in names[kind]:
             queue.set_worker_machine_type(name, kind.type)
     return names
-
-
-def _expected_starts_of_assigned_configs(inventory: Inventory, queue: BuildQueue, now: float) -> dict[str, float]:
-    """Return the expected starts of configs whose worker is not ready yet, or whose job waits for another."""
-    starts = {}
-    for worker in inventory.alive_builders:
-        if worker.assignment is not None:
-            start = queue.expected_start(worker.name)
-            if start > now or not worker.is_building:
-                starts[worker.assignment.config] = max(now, start)
-    return starts
-
-
-def _running_build_ends(inventory: Inventory, queue: BuildQueue, now: float) -> list[tuple[float, str, str]]:
-    """Return a heap of the expected ends of the builds that run, with their workers and configs."""
-    building = [
-        (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)
-        for worker in inventory.alive_builders
-        if worker.assignment is not None
-    ]
-    heapq.heapify(building)
-    return building
 
 
 RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})

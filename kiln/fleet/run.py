@@ -89,19 +89,14 @@ def notes_of_unrecorded_runs(folder: Path, *, known: Iterable[str]) -> Iterator[
                     hint=f"run 'kiln fleet down {name} --provider PROVIDER', which terminates its workers",
                 ) from error
             if owner is not None and owner != here and not has_ended(owner, here, OwnerProcess.of_process(owner.pid)):
-                raise _run_owned_elsewhere_error(note, owner, here, path)
+                where = "in another process" if owner.machine == here.machine else f"on the computer {owner.machine}"
+                raise AlreadyRunning(
+                    f"the fleet run {note.id} was started {where}, and the ledger here does not have it",
+                    why=f"{path} is a copy: the workers belong to that run",
+                    hint=f"continue it there, and move {path.parent} to another folder here; if the other one no longer"
+                    f" exists, kiln fleet down {note.id} --provider {note.provider} terminates the workers",
+                )
             yield note
-
-
-def _run_owned_elsewhere_error(note: FleetRun, owner: OwnerProcess, here: OwnerProcess, path: Path) -> AlreadyRunning:
-    """Return the error for the folder of a run that a living process has, or one of another computer may have."""
-    where = "in another process" if owner.machine == here.machine else f"on the computer {owner.machine}"
-    return AlreadyRunning(
-        f"the fleet run {note.id} was started {where}, and the ledger here does not have it",
-        why=f"{path} is a copy: the workers belong to that run",
-        hint=f"continue it there, and move {path.parent} to another folder here; if the other one no longer exists,"
-        f" kiln fleet down {note.id} --provider {note.provider} terminates the workers",
-    )
 
 
 def remove_run_note(folder: Path) -> None:

@@ -15,7 +15,7 @@ from kiln.fleet.inventory import Inventory
 from kiln.fleet.model import TYPES_SEPARATOR, FleetRun
 from kiln.fleet.protocol import Command, ProvisionWorkers, WorkerExecutor
 from kiln.run.queue import BuildQueue
-from kiln.state.results import ConfigRun, ConfigState, JobEstimate, JobSize, MatrixReport, RunCost
+from kiln.state.results import ConfigRun, ConfigState, JobSize, MatrixReport, RunCost
 
 if TYPE_CHECKING:
     from kiln.base.errors import KilnError
@@ -46,8 +46,11 @@ class FleetState:
             dependent=run_config.is_scheduled,
         )
         self.estimates = {estimate.config: estimate for estimate in run_config.estimates}
-        entries = (*run_config.cached_configs, *map(_record_of_waiting_config, run_config.estimates))
-        self.configs = {entry.config: entry for entry in entries}
+        waiting = (
+            ConfigRun(config=job.config, state=ConfigState.WAITING, group=job.group, estimate=job.cold)
+            for job in run_config.estimates
+        )
+        self.configs = {entry.config: entry for entry in (*run_config.cached_configs, *waiting)}
         self.errors: dict[str, KilnError] = {}
         self.stop: KilnError | None = None
         self.number = 0
@@ -128,7 +131,3 @@ class FleetState:
         config = dataclasses.replace(self.configs[name], **changes)  # type: ignore[arg-type] # fields by name
         self.configs[name] = config
         self.recorder.update_config(self.number, config)
-
-
-def _record_of_waiting_config(estimate: JobEstimate) -> ConfigRun:
-    return ConfigRun(config=estimate.config, state=ConfigState.WAITING, group=estimate.group, estimate=estimate.cold)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from kiln.base.errors import CredentialsRefused, MachinesUnknown, TeardownIncomplete
 from kiln.build.job.collected import ResultsCollected
-from kiln.fleet import inventory
 from kiln.fleet.model import WorkerState
 from kiln.fleet.protocol import (
     BuildFinished,
@@ -25,7 +24,7 @@ from kiln.fleet.protocol import (
     WorkerTerminated,
 )
 from kiln.fleet.state import TRIES, FleetState
-from kiln.state.results import ConfigState
+from kiln.state.results import ConfigState, RunCost
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +60,9 @@ class TearDownPhase:
             now = state.executor.now()
             for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
                 state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
-            state.update_cost(inventory.ended_run_cost(state.run_config, state.inventory, now))
+            cost, controller = state.inventory.total_cost_until(now), state.run_config.controller
+            currency = state.run_config.currency
+            state.update_cost(RunCost(spent=cost, expected=cost, currency=currency, end=now, controller=controller))
             state.recorder.end_run(state.run_report(finished=now))
             if failure is not None and self._was_never_authorized():
                 for worker in state.inventory:
@@ -102,7 +103,10 @@ class TearDownPhase:
         for attempt in itertools.count(1):
             failure = self._attempt_tear_down(until=self.state.executor.now() + ATTEMPT)
             if failure is None:
-                self._store_terminated_workers()
+                state, now = self.state, self.state.executor.now()
+                for worker in state.inventory.present_workers:
+                    state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
+                state.recorder.end_fleet(state.run_config.id)
             if failure is None or self._was_never_authorized():
                 return failure
             can_wait = failure.unknown and not failure.credentials  # refused ones do not become valid again
@@ -111,12 +115,6 @@ class TearDownPhase:
             if attempt >= TRIES and not (can_wait and self._wait_for_provider(until)):
                 return failure
         raise AssertionError
-
-    def _store_terminated_workers(self) -> None:
-        state, now = self.state, self.state.executor.now()
-        for worker in state.inventory.present_workers:
-            state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
-        state.recorder.end_fleet(state.run_config.id)
 
     def _wait_for_provider(self, until: float) -> bool:
         """Wait before a provider is asked again that could not be; return False when it was waited for long enough.

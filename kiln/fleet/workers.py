@@ -110,7 +110,9 @@ class WorkerManager:
         """
         if not self.may_request_again(worker):
             return False
-        offers = self._offers_of_awaited_types()
+        queue, types = self.state.queue, self.state.run_config.max_workers_by_type
+        awaited = (offers for kind, offers in zip(types, self._offers, strict=True) if queue.has_work(kind.type))
+        offers = [offer for several in awaited for offer in several]
         if self.offers.has_untried_offer(now, offers):
             return True
         had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.builds_configs)
@@ -133,11 +135,6 @@ class WorkerManager:
         if now < self.losses.wait_until:
             moment = _delay_text(self.losses.wait_until - now)
             self._report_to_waiting_configs(f"workers were lost together again; the next are requested {moment}")
-
-    def _offers_of_awaited_types(self) -> list[Offer]:
-        queue, types = self.state.queue, self.state.run_config.max_workers_by_type
-        pairs = zip(types, self._offers, strict=True)
-        return [offer for kind, offers in pairs if queue.has_work(kind.type) for offer in offers]
 
     def expected_worker_count(self, now: float) -> int:
         """Return how many workers build at a time, unless the provider refuses more."""
@@ -252,7 +249,9 @@ class WorkerManager:
 
     def advance_worker(self, worker: Worker, now: float) -> None:
         """Renew a worker's lease, and start its next build or terminate it."""
-        self._renew_lease_if_due(worker, now)
+        if worker.record.state is not WorkerState.REQUESTED and now >= self.renewal_due_time(worker):
+            worker.renewal_tried_at = now
+            self.state.submit_command(RenewLease(worker=worker.name, seconds=self.state.run_config.lease))
         if worker.record.state is not WorkerState.READY or worker.is_building:
             return
         if not worker.builds_configs:
@@ -366,11 +365,6 @@ class WorkerManager:
         step = every / TOGETHER
         due = (worker.renewed_at + every) // step * step
         return max(worker.renewal_tried_at + RETRY, due)
-
-    def _renew_lease_if_due(self, worker: Worker, now: float) -> None:
-        if worker.record.state is not WorkerState.REQUESTED and now >= self.renewal_due_time(worker):
-            worker.renewal_tried_at = now
-            self.state.submit_command(RenewLease(worker=worker.name, seconds=self.state.run_config.lease))
 
 
 def _delay_text(seconds: float) -> str:

@@ -99,7 +99,9 @@ def _report_provisioning_result(
 ) -> bool:
     """Report whether a worker was provisioned; return False when the provider was unreachable."""
     if provisioned:
-        session.events.put(WorkerProvisioned(worker=name, id=_machine_id_at_provider(session, name)))
+        inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
+        identity = str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
+        session.events.put(WorkerProvisioned(worker=name, id=identity))
         return True
     refusal = read_json_object(session.site.folder / "refused" / f"{name}.json").get("reason", "")
     reason = refusal or result.failure_reason("localhost")
@@ -119,11 +121,6 @@ def _provision_request(command: ProvisionWorkers, name: str) -> dict[str, Any]:
     needs = command.needs.get(name, JobSize())
     sizes = {key: getattr(needs, key) for key in ("cores", "memory", "disk", "gpus") if getattr(needs, key)}
     return {**request, "needs": sizes} if sizes else request
-
-
-def _machine_id_at_provider(session: PlaybookSession, name: str) -> str:
-    inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
-    return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
 
 
 def probe_workers(session: PlaybookSession, command: ProbeWorkers) -> WorkersProbed:

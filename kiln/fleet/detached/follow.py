@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from kiln.fleet.detached.controller import ConfigInputHashes, ControllerClient, RunKey
+    from kiln.fleet.detached.controller import ConfigInputHashes, ControllerClient
     from kiln.fleet.records import FleetLedger
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.results import RunObserver
@@ -252,25 +252,19 @@ def follow_run_with_reconnects(
             failures += 1
         lines = result.tail.strip().splitlines() or ["it was closed"]
         if failures and failures % REFUSED == 0:
+            key = controller.key
             if exists() is False:
-                raise _controller_gone_error(controller.key)
+                raise WorkersLost(
+                    f"the controller of the run {key.run} does not exist any more",
+                    why="its provider does not list it; the packages that were not collected are lost with it",
+                    hint=f"kiln fleet down {key.run} terminates the workers that it may have left; then start the run"
+                    " again",
+                )
             if not was_heard or clock() - since >= LONGEST:
-                raise _controller_unreachable_error(controller.key, lines[-1])
+                raise MachinesUnknown(
+                    f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})",
+                    why=lines[-1],
+                    hint="see whether it still exists, and whether the key is its own; the same command tries it again",
+                )
         follower.show_line_once(f"no connection to the controller, trying again: {lines[-1][:200]}")
         pause(PAUSE)
-
-
-def _controller_gone_error(key: RunKey) -> WorkersLost:
-    return WorkersLost(
-        f"the controller of the run {key.run} does not exist any more",
-        why="its provider does not list it; the packages that were not collected are lost with it",
-        hint=f"kiln fleet down {key.run} terminates the workers that it may have left; then start the run again",
-    )
-
-
-def _controller_unreachable_error(key: RunKey, reason: str) -> MachinesUnknown:
-    return MachinesUnknown(
-        f"the controller of the run {key.run} cannot be reached ({key.address}:{key.port})",
-        why=reason,
-        hint="see whether it still exists, and whether the key is its own; the same command tries it again",
-    )

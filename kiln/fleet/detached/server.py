@@ -69,7 +69,12 @@ class RunReporter:
         from kiln.feedstock import config_file
 
         process, exit_code, until = self._process_state()
-        report, fleet = self._ledger_records()
+        report: MatrixReport | None = None
+        fleet: FleetRun | None = None
+        if self.layout.ledger.exists():
+            with FleetLedger(self.layout.ledger) as ledger:
+                fleet = ledger.fleet_run(self.run)
+                report = None if fleet is None else ledger.run_report(fleet.number)
         configs = [] if report is None else [config.config for config in report.configs]
         entries = config_file.read_configs(self.feedstock, configs) if configs else ()
         names = config_labels(configs, {entry.name: entry.variant for entry in entries})
@@ -93,13 +98,6 @@ class RunReporter:
             return "ended", ended["exit_code"], ended["ended"] + keep
         result = base_process.capture(("systemctl", "is-active", UNIT), env=os.environ)
         return ("failed" if result.stdout.strip() == "failed" else "running"), None, None
-
-    def _ledger_records(self) -> tuple[MatrixReport | None, FleetRun | None]:
-        if not self.layout.ledger.exists():
-            return None, None
-        with FleetLedger(self.layout.ledger) as ledger:
-            fleet = ledger.fleet_run(self.run)
-            return (None if fleet is None else ledger.run_report(fleet.number)), fleet
 
     def latest_log(self, config: str) -> Path | None:
         """Return the latest log of a config: of its build, or of its tests on a worker."""
@@ -160,10 +158,14 @@ class RunReporter:
         target = self.folder / "export"
         target.mkdir(mode=0o700, exist_ok=True)
         with files.held_folder_lock(target):
-            return self._link_results_into(target)
+            state = self.run_state()
+            self._link_results_into(target, state)
+            text, path = json.dumps(state), target / "state.json"
+            if not (path.exists() and path.read_text(encoding="utf-8") == text):
+                files.write_text(path, text)
+            return state
 
-    def _link_results_into(self, target: Path) -> dict[str, Any]:
-        state = self.run_state()
+    def _link_results_into(self, target: Path, state: dict[str, Any]) -> None:
         for config in () if state["report"] is None else state["report"]["configs"]:
             for package in config["packages"]:
                 path = Path(package["artifact"]["path"])
@@ -174,10 +176,6 @@ class RunReporter:
                 link_result_file(log, target / "logs" / name)
         link_result_file(self.folder / "output.log", target / "output.log")
         link_result_file(self.layout.safe_path("fleet", self.run, "playbooks.log"), target / "playbooks.log")
-        text, path = json.dumps(state), target / "state.json"
-        if not (path.exists() and path.read_text(encoding="utf-8") == text):
-            files.write_text(path, text)
-        return state
 
 
 def last_lines_of_file(path: Path, lines: int = 20) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.serialization import to_json
 from kiln.base.text import count_text, duration, table
 from kiln.fleet import inventory
-from kiln.fleet.model import FleetRun, JobState, MachineType, WorkerRecord
+from kiln.fleet.model import FleetRun, JobState, MachineType
 from kiln.fleet.plan import plan as plan_plan
 from kiln.fleet.plan.choice import EXISTING_HOSTS
 from kiln.fleet.plan.plan import Assumptions
@@ -115,7 +115,11 @@ def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
         *(() if terms is None else run_terms_lines(terms, plan.selection)),
         *_quota_warnings(plan, terms),
     ]
-    return "\n".join([*_schedule_table(plan), "", *_arrangement_table(plan), "", *notes])
+    ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
+    ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
+    header = ("", "workers", "type", "cache", "time", "worker time", "cost")
+    arrangements = table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
+    return "\n".join([*_schedule_table(plan), "", arrangements, "", *notes])
 
 
 def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
@@ -195,13 +199,6 @@ def _timeline_bar(placement: Placement, whole: float) -> str:
     begin = round(WIDTH * placement.start / whole)
     end = max(begin + 1, round(WIDTH * (placement.start + placement.seconds) / whole))
     return " " * begin + ("█" if placement.cold else "▒") * (end - begin)
-
-
-def _arrangement_table(plan: FleetPlan) -> Iterator[str]:
-    ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
-    ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
-    header = ("", "workers", "type", "cache", "time", "worker time", "cost")
-    yield table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
 
 
 def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
@@ -301,7 +298,9 @@ def _run_status_text(run: FleetRun, cost: RunCost | None) -> str:
     lines += [] if cost is None else [*_run_cost_lines(run, cost)]
     workers = [
         (
-            *(worker.name, worker.state.value, worker_offer_text(worker), f"{worker.hourly:.3f}"),
+            *(worker.name, worker.state.value),
+            worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else ""),
+            f"{worker.hourly:.3f}",
             *(worker.id[:20], worker.reason.partition("\n")[0]),
         )
         for worker in run.workers
@@ -334,11 +333,6 @@ def _job_table_rows(run: FleetRun, cost: RunCost | None) -> list[tuple[str, ...]
         (config, "waiting", "", "", expected_period_text(starts.get(config), ends[config], now), "")
         for _, config in waiting
     ]
-
-
-def worker_offer_text(worker: WorkerRecord) -> str:
-    """Return which machine a worker is: its type, spot or not, its zone."""
-    return worker.type + (" spot" if worker.spot else "") + (f" in {worker.zone}" if worker.zone else "")
 
 
 def _run_cost_lines(run: FleetRun, cost: RunCost) -> Iterator[str]:

@@ -351,7 +351,15 @@ def plan_fleet(
         raise choice.too_few_workers_error(assignments[0], bounds.workers)
     within = [arrangement for arrangement in arrangements if _is_within_limits(arrangement, bounds)]
     if not within:
-        raise _nothing_within_limits_error(arrangements, bounds)
+        cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
+        limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
+        limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
+        raise FleetLimit(
+            f"no arrangement builds these configs within {' and '.join(limits)}",
+            why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
+            f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
+            hint="raise --cost-limit or --time-limit, or build fewer configs",
+        )
     candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
     uncached = [arrangement for arrangement in within if arrangement.cache is None]
     cheapest, fastest = min(candidates, key=_cost_sort_key), min(candidates, key=_time_sort_key)
@@ -384,7 +392,14 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
     """Refuse what cannot be planned without prices that are unknown."""
     for kind in kinds:
         if spot and kind.spot_hourly is None:
-            raise _unknown_spot_price_error(kind)
+            where = kind.region or kind.provider
+            raise UsageError(
+                f"no spot price of {kind.name} in {where} is known, so --spot cannot be planned",
+                why="spot prices change by the hour, so kiln has none of its own",
+                hint=f"{price_row_hint(kind, 'spot')} (aws ec2 describe-spot-price-history says it)"
+                if kind.provider == "aws"
+                else "leave out --spot: this provider has no spot workers",
+            )
         option = "--cost-limit" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
         if option and not kind.is_priced:
             raise UsageError(
@@ -392,17 +407,6 @@ def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: 
                 why=f"the tables have no price of {kind.provider} in {kind.region or 'this region'}",
                 hint="write a table of prices for --prices, or leave the option out",
             )
-
-
-def _unknown_spot_price_error(machine_type: MachineType) -> UsageError:
-    name, region = machine_type.name, machine_type.region
-    return UsageError(
-        f"no spot price of {name} in {region or machine_type.provider} is known, so --spot cannot be planned",
-        why="spot prices change by the hour, so kiln has none of its own",
-        hint=f"{price_row_hint(machine_type, 'spot')} (aws ec2 describe-spot-price-history --region {region} says it)"
-        if machine_type.provider == "aws"
-        else "leave out --spot: this provider has no spot workers",
-    )
 
 
 def _cost_sort_key(way: WorkerArrangement) -> tuple[bool, float, float, int]:
@@ -432,16 +436,4 @@ def _is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bo
         fits_quotas(bounds.quotas, arrangement)
         and in_time
         and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
-    )
-
-
-def _nothing_within_limits_error(arrangements: Sequence[WorkerArrangement], bounds: FleetLimits) -> FleetLimit:
-    cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
-    limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
-    limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
-    return FleetLimit(
-        f"no arrangement builds these configs within {' and '.join(limits)}",
-        why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
-        f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
-        hint="raise --cost-limit or --time-limit, or build fewer configs",
     )
