@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import AlreadyRunning, MachinesUnknown
+from kiln.base.errors import AlreadyRunning, CredentialsRefused, MachinesUnknown, UsageError
+from kiln.cli import main
 from kiln.cli.fleet import teardown
+from kiln.cli.fleet.site import artifact_layout
+from kiln.cli.fleet.teardown import confirm_termination, workers_of_user
 from kiln.fleet import run as fleet_run
 from kiln.fleet.detached.controller import ConfigInputHashes, RunKey
 from kiln.fleet.model import FleetRun, WorkerRecord, WorkerState
@@ -20,6 +24,7 @@ from kiln.recipe.feedstock import Feedstock
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
 
 KEY = "k" * 64
 CONFIGS: Any = [SimpleNamespace(config="c", inputs=SimpleNamespace(shared=KEY, key="key"))]
@@ -143,3 +148,92 @@ def test_a_run_is_not_detached_beside_another_one_of_the_same_builds(
     key.write_key_file(feedstock.artifacts / "fleet" / "r2" / "key.json")
     with pytest.raises(AlreadyRunning, match="r1"):
         require()
+
+
+def test_a_run_that_cannot_be_torn_down_leaves_no_workers_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
+    removed = []
+
+    def down(site: str, run: str) -> None:
+        if site == "aws":
+            raise CredentialsRefused("the provider does not accept the credentials", why=f"those of {run}")
+        removed.append(run)
+
+    monkeypatch.setattr(teardown, "playbook_site", lambda *words: words[3])
+    monkeypatch.setattr(fleet_run, "tear_down_run", down)
+    ledger_path = artifact_layout(Feedstock(root=tmp_path)).ledger
+    with FleetLedger(ledger_path) as ledger:
+        for number, provider in enumerate(("openstack", "aws", "local", "aws"), 1):
+            ledger.begin_fleet(
+                FleetRun(
+                    id=f"r{number}", provider=provider, type="t", started=number, finished=None, number=0, lives=False
+                )
+            )
+    assert main.run(["-C", str(tmp_path), "fleet", "down"]) == CredentialsRefused.exit_code
+    assert sorted(removed) == ["r1", "r3"]
+    errors = capsys.readouterr().err
+    assert ("those of r2" in errors, "those of r4" in errors) == (True, True)
+    with FleetLedger(ledger_path) as ledger:
+        assert {run.id for run in ledger.fleet_runs() if run.finished is None} == {"r2", "r4"}
+    assert main.run(["-C", str(tmp_path), "fleet", "down", "unknown", "r1"]) != 0
+    assert removed[-1] == "r1"
+
+
+WORKERS = [
+    {"account_user": user, "run": "one", "name": f"kiln-one-{number}", "type": "compute-8", "state": "running"}
+    for number, user in enumerate(("ann", "bob", ""), 1)
+]
+
+
+class Terminal(io.StringIO):
+    """Standard input of a person who answers."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("answer", "agreed"), [("y\n", True), ("Yes\n", True), ("\n", False), ("no\n", False), ("", False)]
+)
+def test_everybodys_workers_are_shown_before_anyone_is_asked(
+    answer: str, agreed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    assert confirm_termination(WORKERS) is agreed
+    output = capsys.readouterr().err
+    assert [line.split()[0] for line in output.splitlines()[2:5]] == ["unknown", "ann", "bob"]
+    assert "Terminate these 3 workers of 3 users? [y/N]" in output
+
+
+def test_where_nobody_answers_it_is_an_error_and_without_workers_there_is_no_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match="these 2 workers of 2 users"):
+        confirm_termination(workers_of_user("bob", WORKERS))
+    assert confirm_termination([])
+
+
+def test_the_timer_sweeps_for_the_same_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
+    argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "aws", "--user", "ann", "--print-timer"]
+    assert main.run(argv) == 0
+    assert "fleet sweep --provider aws --user ann\n" in capsys.readouterr().out
+    argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "slurm", "--user", "ann"]
+    assert main.run(argv) == UsageError.exit_code
+    assert "--user is not for Slurm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [(), ("--all", "--yes"), ("--print-timer",)])
+def test_an_empty_name_does_not_stand_for_everybody(
+    tmp_path: Path, more: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
+    argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "aws", "--user", "", *more]
+    assert main.run(argv) == UsageError.exit_code
+    assert "--user needs a name" in capsys.readouterr().err

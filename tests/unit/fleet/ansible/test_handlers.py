@@ -13,9 +13,12 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from kiln.fleet.ansible.handlers import (
+    AT_ONCE,
     MARK,
+    LogStream,
     follow_build,
     job_settings,
+    job_state_and_result,
     job_states_of_same_inputs,
     report_service_health,
     start_build_on_worker,
@@ -133,3 +136,41 @@ def test_the_notice_to_the_worker_of_a_cache_is_reported_once() -> None:
     events = [session.events.get_nowait() for _ in range(session.events.qsize())]
     beat = Heartbeat(worker="kiln-r-cache")
     assert events == [beat, beat, ReclaimNotice(worker="kiln-r-cache", at=1_790_000_120.0), beat]
+
+
+def answer(data: bytes, state: str = "running") -> str:
+    return f"{json.dumps({'a': {'state': state}})}\n\n{MARK}\n{base64.b64encode(data).decode()}"
+
+
+def test_a_log_is_fetched_piece_by_piece_and_continued_by_another_process(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    with LogStream(path) as log:
+        assert "tail -c +1 " in log.status_and_log_command("a")
+        job, lines = log.parse_status_and_log(
+            answer(b"2026-11-21 13:37:55 === compile\n2026-11-21 13:37:56 gcc \xc3"), "a"
+        )
+        assert (job, lines) == ({"state": "running"}, [("compile", "")])
+        assert log.parse_status_and_log(answer(b"\xa9 a.c\n"), "a")[1] == [
+            ("compile", "2026-11-21 13:37:56 gcc \xe9 a.c")
+        ]
+    with LogStream(path) as log:
+        assert f"tail -c +{path.stat().st_size + 1} " in log.status_and_log_command("a")
+
+
+def test_the_command_waits_on_the_worker_unless_more_can_be_fetched_at_once() -> None:
+    with LogStream(None) as log:
+        assert "kiln-job wait a 0.0;" in log.status_and_log_command("a", 5.0), "the earlier output is fetched at once"
+        log.parse_status_and_log(answer(b"one\n"), "a")
+        assert "kiln-job wait a 5.0;" in log.status_and_log_command("a", 5.0)
+        log.parse_status_and_log(answer(b"x" * AT_ONCE), "a")
+        assert "kiln-job wait a 0.0;" in log.status_and_log_command("a", 5.0), "there is more"
+
+
+def test_a_job_that_the_worker_does_not_know_is_lost() -> None:
+    with LogStream(None) as log:
+        assert job_state_and_result(log.parse_status_and_log(answer(b""), "b")[0]) == ("lost", "", None)
+
+
+def test_an_invalid_answer_is_a_value_error() -> None:
+    with LogStream(None) as log, pytest.raises(ValueError, match="Expecting value"):
+        log.parse_status_and_log("motd: welcome!", "a")

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kiln.base import masking
+from kiln.base import masking, process
 from kiln.base.errors import UsageError
+from kiln.base.process import ProcessResult
 from kiln.fleet.detached import credentials
 from kiln.fleet.detached.controller import HOME
-from kiln.fleet.detached.credentials import VaultDecryption, variable_files_to_send, variables_read_by_playbooks
+from kiln.fleet.detached.credentials import (
+    VaultDecryption,
+    parse_ssh_settings,
+    preferred_host_key,
+    require_lasting_credentials,
+    static_host_from_user_ssh,
+    variable_files_to_send,
+    variables_read_by_playbooks,
+)
 
 ANSIBLE = Path(__file__).parents[4] / "ansible"
 
@@ -144,3 +154,147 @@ def test_a_vault_that_cannot_be_decrypted_is_named_with_why(tmp_path: Path) -> N
         sent(tmp_path, encrypted("{}"), vault=VaultDecryption(lambda: (program, {})))
     assert "no vault secrets found" in error.value.why
     assert credentials.VAULT.search(encrypted("{}"))
+
+
+NOON = 1795608000.0  # 2026-11-25T12:00:00Z
+NAME = "AWS_CREDENTIAL_EXPIRATION"
+
+
+@pytest.mark.parametrize("text", ["2026-11-25T14:00:00Z", "2026-11-25T15:00:00+01:00", "2026-11-25T14:00:00"])
+def test_the_expiry_is_compared_with_the_end_of_the_plan(text: str) -> None:
+    require_lasting_credentials("aws", {NAME: text}, begin=NOON, end=NOON + 7000)
+    require_lasting_credentials("openstack", {NAME: text}, begin=NOON, end=NOON + 9000)
+    with pytest.raises(UsageError) as refused:
+        require_lasting_credentials("aws", {NAME: text}, begin=NOON, end=NOON + 9000)
+    assert refused.value.why == f"these expire in 2.0 h ({NAME}), and the plan takes 2.5 h"
+
+
+def test_credentials_that_have_expired_are_said_to_have() -> None:
+    with pytest.raises(UsageError) as refused:
+        require_lasting_credentials("aws", {NAME: "2026-11-25T09:00:00Z"}, begin=NOON, end=NOON + 60)
+    assert "these expired 3.0 h ago" in refused.value.why
+
+
+def test_an_expiry_that_cannot_be_read_is_noted(caplog: pytest.LogCaptureFixture) -> None:
+    require_lasting_credentials("aws", {NAME: "tomorrow"}, begin=NOON, end=NOON + 60)
+    assert "'tomorrow' is not a time" in caplog.text
+    caplog.clear()
+    require_lasting_credentials("aws", {}, begin=NOON, end=NOON + 60)
+    assert caplog.text == ""
+
+
+def test_a_plan_says_what_its_run_would_refuse(caplog: pytest.LogCaptureFixture) -> None:
+    require_lasting_credentials("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 9000, begins=False)
+    assert "run --detach will refuse these credentials: these expire in 2.0 h" in caplog.text
+    assert "the plan takes 2.5 h" in caplog.text
+    caplog.clear()
+    require_lasting_credentials("aws", {NAME: "2026-11-25T14:00:00Z"}, begin=NOON, end=NOON + 7000, begins=False)
+    assert caplog.text == ""
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_an_expiry_before_the_time_limit_is_noted(begins: bool, caplog: pytest.LogCaptureFixture) -> None:
+    environment = {NAME: "2026-11-25T14:00:00Z"}
+    require_lasting_credentials("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7200, begins=begins)
+    assert caplog.text == ""
+    require_lasting_credentials("aws", environment, begin=NOON, end=NOON + 3600, limit=NOON + 7201, begins=begins)
+    assert "expire in 2.0 h, before --time-limit" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("provider", "variable", "text"),
+    [
+        ("aws", "AWS_SESSION_TOKEN", f"temporary (AWS_SESSION_TOKEN), and {NAME} does not say when they expire"),
+        ("openstack", "OS_TOKEN", "temporary (OS_TOKEN): they may expire before the run ends"),
+    ],
+)
+def test_temporary_credentials_of_unknown_expiry_are_noted(
+    provider: str, variable: str, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    require_lasting_credentials(provider, {variable: "t"}, begin=NOON, end=NOON + 60)
+    assert text in caplog.text
+    caplog.clear()
+    require_lasting_credentials("static", {variable: "t"}, begin=NOON, end=NOON + 60)
+    assert caplog.text == ""
+
+
+KNOWN = """\
+# Host example.org found: line 3
+example.org ssh-rsa AAAAR
+|1|hash= ssh-ed25519 AAAAE comment
+@revoked example.org ssh-ed25519 AAAAX
+"""
+
+
+def test_the_preferred_host_key_is_taken_and_a_revoked_one_is_not() -> None:
+    assert preferred_host_key(KNOWN.splitlines()) == "ssh-ed25519 AAAAE"
+    assert preferred_host_key(["example.org ssh-rsa AAAAR"]) == "ssh-rsa AAAAR"
+    assert preferred_host_key(["# nothing"]) == ""
+
+
+def test_a_setting_may_have_several_values() -> None:
+    assert parse_ssh_settings("user me\nidentityfile ~/.ssh/a\nidentityfile ~/.ssh/b\n") == {
+        "user": ["me"],
+        "identityfile": ["~/.ssh/a", "~/.ssh/b"],
+    }
+
+
+def host_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, key: str = "id", known: str = KNOWN, **settings: str
+) -> dict[str, Any]:
+    """Return the host of a user with one key and one file of known hosts, whose ssh has these settings."""
+    (folder / "id").touch()
+    (folder / "known").touch()
+    values = {"hostname": "10.0.0.5", "user": "me", "port": "22", "userknownhostsfile": f"{folder / 'known'} /absent"}
+    lines = "\n".join(f"{name} {value}" for name, value in {**values, "identityfile": folder / key, **settings}.items())
+    name = settings.get("hostkeyalias", "10.0.0.5" if "port" not in settings else f"[10.0.0.5]:{settings['port']}")
+
+    def capture(words: tuple[object, ...], **_: object) -> ProcessResult:
+        if words[:2] == ("ssh", "-G"):
+            bad = words[2] == "bad host"
+            return ProcessResult(argv=(), exit_code=255 if bad else 0, tail="no such host", seconds=0.0, stdout=lines)
+        assert words == ("ssh-keygen", "-F", name, "-f", folder / "known")
+        return ProcessResult(argv=(), exit_code=0, tail="", seconds=0.0, stdout=known)
+
+    monkeypatch.setattr(process, "capture", capture)
+    return static_host_from_user_ssh("bad host" if settings.get("bad") else "box", {})
+
+
+def test_a_host_has_the_address_user_key_and_host_key_of_the_users_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert host_of(tmp_path, monkeypatch) == {
+        "address": "10.0.0.5",
+        "user": "me",
+        "port": 22,
+        "key": str(tmp_path / "id"),
+        "known_hosts": "ssh-ed25519 AAAAE",
+    }
+
+
+def test_a_host_behind_another_one_or_at_another_port_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = host_of(tmp_path, monkeypatch, port="2222", proxyjump="gate")
+    assert (host["port"], host["ssh_options"]) == (2222, {"ProxyJump": "gate"})
+    assert "ssh_options" not in host_of(tmp_path, monkeypatch, proxyjump="none")
+    assert host_of(tmp_path, monkeypatch, hostkeyalias="box.lan")["known_hosts"] == "ssh-ed25519 AAAAE"
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"key": "absent"}, "there is no private key for box in a file"),
+        ({"known": ""}, "the host key of box is unknown"),
+        ({"bad": "yes"}, "ssh does not accept the host 'bad host'"),
+    ],
+)
+def test_a_host_that_cannot_be_used_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, str], what: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        host_of(tmp_path, monkeypatch, **more)
+    assert caught.value.what == what
+
+
+def test_an_option_of_ssh_is_not_a_host() -> None:
+    with pytest.raises(UsageError, match="invalid host '-oProxyCommand=id'"):
+        static_host_from_user_ssh("-oProxyCommand=id", {})

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import UsageError
+from kiln.base.errors import MalformedYaml, UsageError
 from kiln.cli import main
+from kiln.fleet.plan import choice
 from kiln.fleet.plan.choice import host_type_name, types_of_existing_hosts
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet
 from kiln.state.results import JobSize
@@ -87,3 +88,32 @@ def test_a_plan_that_no_host_holds_is_refused_with_the_config_and_its_need(
     data = json.loads(capsys.readouterr().out)
     types = {job["type"] for job in data["estimates"] if "12.9" in job["config"]}
     assert types == {"static-64cores-512memory-1gpus"}
+
+
+ROW = """
+- {provider: cloud, type: small, flavor: t3.small, cores: 2, memory: 2, disk: 8, gpus: 0, gpu: ""}
+"""
+
+
+def test_machine_types_are_selected_by_provider_and_name(tmp_path: Path) -> None:
+    path = tmp_path / "machine_types.yml"
+    path.write_text(f"kiln_machine_types:{ROW}{ROW.replace('small, ', 'large, ', 1)}")
+    table = choice.read_machine_types(path)
+    selection = choice.select_types_by_name(table, provider="cloud", types=("large", "small"))
+    assert [machine_type.type for machine_type in selection] == ["large", "small"]
+    assert (table[0].name, table[0].billed, table[0].gpus) == ("t3.small", 1.0, 0)
+    (by_flavor,) = choice.select_types_by_name(table, provider="cloud", types=("t3.small",))
+    assert by_flavor.type == "small", "of two types of a flavor the first"
+    with pytest.raises(UsageError, match="cloud has no machine type 'huge'"):
+        choice.select_types_by_name(table, provider="cloud", types=("huge",))
+    with pytest.raises(UsageError, match="unknown provider 'clou'") as unknown:
+        choice.select_types_by_name(table, provider="clou", types=("large",))
+    assert "did you mean 'cloud'?" in unknown.value.hint
+
+
+@pytest.mark.parametrize("text", ["[", "a: b", "kiln_machine_types:\n- {provider: x}\n"])
+def test_an_invalid_table_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "machine_types.yml"
+    path.write_text(text)
+    with pytest.raises(MalformedYaml, match="is not a table of machine types"):
+        choice.read_machine_types(path)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -33,7 +34,8 @@ from kiln.fleet.protocol import (
 from kiln.fleet.records import FleetLedger
 from kiln.fleet.slurm import jobs as slurm_jobs
 from kiln.fleet.slurm.attempts import AttemptFolder
-from kiln.fleet.slurm.executor import SlurmExecutor
+from kiln.fleet.slurm.executor import BuildFollower, SlurmExecutor
+from kiln.fleet.slurm.site import QueuedJob
 from kiln.state.results import JobSize
 from tests.unit.fleet.slurm.test_attempts import CONFIG, PROJECT, attempt_of, site_of
 from tests.unit.fleet.slurm.test_site import fake, line
@@ -290,3 +292,20 @@ def test_the_end_of_a_job_that_was_not_started_is_reported_after_that_of_its_col
     until((tmp_path / "calls").exists, "both are followed")
     fake(tmp_path, "squeue", warm + cold.replace("RUNNING", "CANCELLED"))
     assert [event_of(executor, BuildFinished).config for _ in range(2)] == ["cold", CONFIG]
+
+
+COMPLETED = QueuedJob(id="41", state="COMPLETED", name="w", nodes="n1", comment=(), folder="", reason="None")
+ENDED = {"state": "ended", "exit_code": 0, "ended": 7.0}
+
+
+def test_a_result_that_comes_after_the_state_was_read_is_waited_for(tmp_path: Path) -> None:
+    """Slurm lists the job as completed by then; without the result, the config would be built again."""
+    attempt = attempt_of(site_of(tmp_path))
+    session: Any = SimpleNamespace(ended=set(), reasons={}, site=SimpleNamespace(sizes={}))
+    command = FollowBuild(worker="w", config=CONFIG, log=tmp_path / "log")
+    follower = BuildFollower(session, command, attempt, cast("Any", None))
+    (attempt.folder / "state.json").write_text(json.dumps(ENDED))
+    assert follower._finished_event({"state": "running"}, COMPLETED, answered=True) is None
+    assert follower._finished_event(ENDED, COMPLETED, answered=True) == BuildFinished(
+        worker="w", config=CONFIG, exit_code=0, reason="", at=7.0
+    )
