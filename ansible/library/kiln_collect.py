@@ -126,10 +126,11 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def argv(config: Path, machine: str, source: str, target: Path) -> list[str]:
+def argv(config: Path, machine: str, source: str, target: Path, limit: int) -> list[str]:
     """Return rsync's command line, which reads the names of files from its standard input; links are skipped."""
     return [
         *("rsync", "--times", "--no-links", "--partial-dir=.partial", "--timeout=60", "--files-from=-", "--from0"),
+        f"--max-size={limit}",
         f"--rsh=ssh -F {shlex.quote(str(config))}",
         f"{machine}:{source}/",
         f"{target}/",
@@ -145,10 +146,9 @@ def fetch(parameters: dict[str, Any], source: str, target: Path, names: list[str
         return
     target.mkdir(parents=True, exist_ok=True)
     config = Path(parameters["folder"]) / "ssh" / f"{parameters['machine']}.config"
-    words = [*argv(config, parameters["machine"], source, target), f"--max-size={limit}"]
     try:
         process = subprocess.run(
-            words,
+            argv(config, parameters["machine"], source, target, limit),
             input="\0".join(names),
             capture_output=True,
             text=True,
