@@ -12,15 +12,13 @@ from kiln.fleet.inventory import recorded_run_cost, workers_cost
 from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.fleet.plan import output
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet, schedule_builds
-from kiln.fleet.records import FleetLedger, RunRecorder
+from kiln.fleet.records import RunRecorder
 from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.state.results import ControllerCharge, RunCost
 from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, assumed_overheads, estimates
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kiln.state.results import JobEstimate
 
 OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0, packages=2.0)
@@ -125,18 +123,6 @@ def test_a_worker_costs_its_begun_steps_and_what_was_fetched_from_it() -> None:
     assert workers_cost([ended], [], 99_999.0) == pytest.approx(0.72)
     refused = dataclasses.replace(WORKER, state=WorkerState.REFUSED)
     assert workers_cost([refused], [JOB], 3601.0) == 0.0
-
-
-def test_the_ledger_has_the_cost_of_a_run(tmp_path: Path) -> None:
-    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        observer, _ = executed(estimates(2, hours=1, groups=2), store=ledger)
-        report, (run,) = ledger.run_report(), ledger.fleet_runs()
-        assert report is not None
-        assert report.cost == observer.costs[-1]
-        cost = recorded_run_cost(run, report.cost, now=9e9)
-        assert cost is not None
-        assert cost.spent == pytest.approx(observer.costs[-1].spent)
-        assert {worker.currency for worker in run.workers} == {"EUR"}
 
 
 def test_the_cost_of_a_run_without_its_controller_goes_on() -> None:

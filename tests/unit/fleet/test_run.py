@@ -1,4 +1,4 @@
-"""A run whose ledger is lost is found by its folder, its provider's list and the jobs of its workers."""
+"""Runs that are resumed, found again without their ledger, torn down, swept and listed."""
 
 from __future__ import annotations
 
@@ -48,6 +48,7 @@ from tests.fleets import (
 from tests.unit.fleet.test_supervisor import GPU, of_types, run_config
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 NOTE = FleetRun(
@@ -297,32 +298,44 @@ def test_a_run_that_was_not_ended_is_resumed_and_an_ended_one_is_not() -> None:
     assert fleet_run.run_to_resume([ENDED], provider="azure", key="other") is None
 
 
-def test_a_run_of_another_process_is_not_resumed() -> None:
-    lives = dataclasses.replace(OPEN, lives=True)
-    with pytest.raises(AlreadyRunning, match="the fleet run r1 is running in another process"):
-        fleet_run.run_to_resume([lives], provider="aws", key="k")
+@pytest.mark.parametrize(
+    ("change", "provider", "error"),
+    [
+        ({"lives": True}, "aws", "the fleet run r1 is running in another process"),
+        ({}, "azure", "it has another provider"),
+        ({"key": "other"}, "aws", "its recipe or build options differ"),
+    ],
+)
+def test_a_run_whose_workers_are_of_no_use_is_not_resumed(change: dict[str, Any], provider: str, error: str) -> None:
+    run = dataclasses.replace(OPEN, **change)
+    with pytest.raises(AlreadyRunning if run.lives else UsageError) as caught:
+        fleet_run.run_to_resume([run], provider=provider, key="k")
+    assert error in str(caught.value)
+    assert run.lives or "kiln fleet down r1" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("provider", "key", "why"),
-    [("azure", "k", "it has another provider"), ("aws", "other", "its recipe or build options differ")],
+    "action",
+    [
+        lambda site: fleet_run.tear_down_run(site, "r1"),
+        lambda site: fleet_run.sweep_leftover_workers(site, everything=False),
+        fleet_run.list_existing_workers,
+    ],
 )
-def test_a_run_whose_workers_are_of_no_use_is_to_be_removed_first(provider: str, key: str, why: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        fleet_run.run_to_resume([OPEN], provider=provider, key=key)
-    assert caught.value.why == why
-    assert "kiln fleet down r1" in caught.value.hint
-
-
 @pytest.mark.parametrize(("result", "kind", "why"), [*REFUSALS, (REMAINS, TeardownIncomplete, "w1 remains")])
-def test_a_tear_down_that_is_not_confirmed_is_an_error_and_the_run_stays_known(
-    site: PlaybookSite, playbooks: Playbooks, result: PlaybookResult, kind: type[KilnError], why: str
+def test_what_a_provider_does_not_confirm_is_an_error_and_the_run_stays_known(
+    site: PlaybookSite,
+    playbooks: Playbooks,
+    result: PlaybookResult,
+    kind: type[KilnError],
+    why: str,
+    action: Callable[[PlaybookSite], object],
 ) -> None:
     playbooks.result = result
     site.folder.mkdir()
     fleet_run.write_run_note(OPEN, site.folder)
     with pytest.raises(kind) as caught:
-        fleet_run.tear_down_run(site, "r1")
+        action(site)
     assert why in caught.value.why
     assert [run.id for run in noted_runs(site)] == ["r1"]
 
@@ -352,26 +365,6 @@ def test_a_sweep_has_the_requested_limits_and_returns_the_workers_that_remain(
     assert playbooks.calls == [("sweep.yml", variables)]
 
 
-@pytest.mark.parametrize(("result", "kind", "why"), [*REFUSALS, (REMAINS, TeardownIncomplete, "w1 remains")])
-def test_a_sweep_that_is_not_confirmed_is_an_error(
-    site: PlaybookSite, playbooks: Playbooks, result: PlaybookResult, kind: type[KilnError], why: str
-) -> None:
-    playbooks.result = result
-    with pytest.raises(kind) as caught:
-        fleet_run.sweep_leftover_workers(site, everything=False)
-    assert why in caught.value.why
-
-
 def test_the_workers_of_all_runs_and_users_are_listed(site: PlaybookSite, playbooks: Playbooks) -> None:
     assert fleet_run.list_existing_workers(site) == [{"name": "w1"}]
     assert playbooks.calls == [("list.yml", {"kiln_everywhere": True})]
-
-
-@pytest.mark.parametrize(("result", "kind", "why"), REFUSALS)
-def test_workers_that_cannot_be_listed_are_an_error(
-    site: PlaybookSite, playbooks: Playbooks, result: PlaybookResult, kind: type[KilnError], why: str
-) -> None:
-    playbooks.result = result
-    with pytest.raises(kind) as caught:
-        fleet_run.list_existing_workers(site)
-    assert why in caught.value.why

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from kiln.base import process
-from kiln.base.errors import FleetLimit, ProvisionRefused, TestsFailed, WorkersLost
+from kiln.base.errors import FleetLimit, TestsFailed
 from kiln.build.job.collected import ResultsCollected
 from kiln.fleet import inventory
 from kiln.fleet import tests as fleet_tests
 from kiln.fleet.ansible.playbooks import PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
-from kiln.fleet.model import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
+from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.fleet.protocol import (
     BuildFinished,
     BuildStarted,
@@ -103,13 +103,6 @@ def begun(executor: Simulation) -> list[str]:
     ]
 
 
-def offers(executor: Simulation) -> list[str]:
-    """Return the machine types that were requested."""
-    return [
-        kind for item in executor.commands if isinstance(item, ProvisionWorkers) for kind, _, _ in item.offers.values()
-    ]
-
-
 def test_configs_are_tested_one_by_one_on_a_worker_that_is_terminated(tmp_path: Path) -> None:
     tests = inputs(tmp_path)
     executor = simulation(tests)
@@ -150,35 +143,6 @@ def test_a_failed_config_does_not_stop_the_others(tmp_path: Path) -> None:
     results = {result.config: result for result in fleet_tests.results_of_all_configs(tests, report, errors)}
     assert results["first"].exit_code == TestsFailed.exit_code
     assert results["first"].reason
-
-
-def test_a_refused_worker_is_requested_by_the_next_offer_then_again(tmp_path: Path) -> None:
-    kinds = (Offer(machine_type=GPU), Offer(machine_type=OTHER))
-    tests = inputs(tmp_path, type_offers={GPU: kinds})
-    scarce = {("gpu-t4", False, ""): (0.0, 1000.0), ("gpu-l4", False, ""): (0.0, 100.0)}
-    executor = simulation(tests, scarce=scarce)
-    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        _, errors = execute(tests, ledger, executor)
-    assert not errors
-    assert offers(executor)[:2] == ["gpu-t4", "gpu-l4"]
-    assert offers(executor)[-1] == "gpu-l4", "asked for again, when there is one"
-    tests = inputs(tmp_path)
-    with FleetLedger(tmp_path / "other.sqlite") as ledger, pytest.raises(ProvisionRefused):
-        execute(tests, ledger, simulation(tests, refused=frozenset({FIRST})))
-
-
-def test_a_lost_worker_is_replaced_and_what_has_passed_is_not_tested_again(tmp_path: Path) -> None:
-    tests = inputs(tmp_path)
-    executor = simulation(tests, dies={FIRST: 240 + SECONDS + 300})
-    with FleetLedger(tmp_path / "ledger.sqlite") as ledger:
-        _, errors = execute(tests, ledger, executor)
-        (run,) = ledger.fleet_runs()
-    assert not errors
-    assert begun(executor) == ["first", "second", "second", "third"]
-    assert [worker.name for worker in run.workers] == [FIRST, SECOND]
-    tests = inputs(tmp_path, replacements=0)
-    with FleetLedger(tmp_path / "other.sqlite") as ledger, pytest.raises(WorkersLost):
-        execute(tests, ledger, simulation(tests, dies={FIRST: 500.0}))
 
 
 def test_killed_tests_go_on_with_their_worker(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The last worker of a run is silent: another one shows whether that is its own fault."""
+"""Silent workers, and what the provider lists: who is replaced, waited for, ended or left alone."""
 
 from __future__ import annotations
 

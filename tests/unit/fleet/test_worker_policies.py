@@ -1,4 +1,4 @@
-"""Offers are asked for in the user's order, and refused ones again after longer and longer waits."""
+"""Offers in the user's order, refusals that are waited out, and limits of lost workers."""
 
 from __future__ import annotations
 

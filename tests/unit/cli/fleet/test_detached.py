@@ -1,4 +1,4 @@
-"""Detached runs that are stopped or collected: no worker is left where the controller does not answer."""
+"""Detached runs: started, stopped and collected, with no worker left behind."""
 
 from __future__ import annotations
 

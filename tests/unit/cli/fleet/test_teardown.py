@@ -1,4 +1,4 @@
-"""A fleet run that the ledger has lost is resumed or ended; workers of another computer are not joined by others."""
+"""``kiln fleet down`` and ``sweep``, and runs that the ledger has lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run with tests on a GPU: what is built is not done before its tests have passed, whatever happens between."""
+"""Tests on a worker after a run: nothing is done before they have passed; and the JSON of costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers are not trusted: only packages and wheels that were built there are collected."""
+"""Workers are not trusted: what is collected from them, or handed to another, is what was built there."""
 
 from __future__ import annotations
 

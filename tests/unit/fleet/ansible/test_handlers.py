@@ -1,4 +1,4 @@
-"""The jobs of a worker are resumed only if they build the same inputs."""
+"""Commands to workers over ssh: jobs, builds, logs and notices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from kiln.fleet.ansible.handlers import (
     MARK,
     LogStream,
     follow_build,
-    job_settings,
     job_state_and_result,
     job_states_of_same_inputs,
     report_service_health,
@@ -43,11 +42,6 @@ def test_jobs_of_other_inputs_are_left_out() -> None:
     }
     keys = {"one": "a", "two": "other", "three": "c"}
     assert job_states_of_same_inputs(status, keys) == {"one": "running", "three": "ended"}
-
-
-def test_the_settings_of_a_job_hold_its_key() -> None:
-    assert (job_settings("a1"), job_settings("")) == ("KILN_FLEET_KEY=a1\n", "")
-    assert job_settings("a1", "--x", {"A": "b"}) == "KILN_FLEET_KEY=a1\nKILN_JOB_OPTIONS=--x\nA=b\n"
 
 
 def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> None:

@@ -20,7 +20,6 @@ from kiln.fleet.ansible.playbooks import (
     PlaybookRunner,
     PlaybookSite,
     is_removal_confirmed,
-    playbook_slots_for_memory,
 )
 from tests.waiting import until
 
@@ -73,11 +72,6 @@ def test_nothing_is_left_only_after_a_successful_listing_of_nothing() -> None:
     assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}, answer={"left": ["kiln-a-1"]}))
     assert not is_removal_confirmed(PlaybookResult(ok=False, reasons={}, answer={"left": []}))
     assert not is_removal_confirmed(PlaybookResult(ok=True, reasons={}))
-
-
-@pytest.mark.parametrize(("memory", "slots"), [(0.2e9, 2), (1e9, 3), (4e9, 15), (64e9, 32)])
-def test_the_number_of_playbooks_at_a_time_follows_the_memory(memory: float, slots: int) -> None:
-    assert playbook_slots_for_memory(memory) == slots
 
 
 def test_a_limited_number_of_workers_is_prepared_at_a_time_and_the_provider_does_not_wait(

@@ -1,4 +1,4 @@
-"""Every command of a supervisor ends in an event, whatever fails, and the time of its leases never goes back."""
+"""Every command ends in an event, and the time of leases never goes back."""
 
 from __future__ import annotations
 

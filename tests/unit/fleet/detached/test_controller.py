@@ -1,4 +1,4 @@
-"""The key of a detached run: what it holds, who can read it, and what is not taken from one."""
+"""The key of a detached run, what its controller gets, and what its program allows."""
 
 from __future__ import annotations
 

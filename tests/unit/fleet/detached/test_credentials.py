@@ -1,4 +1,4 @@
-"""The variables that a controller gets: those that its playbooks read, decrypted, without any other."""
+"""The variables and hosts that a controller gets, and credentials that have to last."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from kiln.fleet.detached import credentials
 from kiln.fleet.detached.controller import HOME
 from kiln.fleet.detached.credentials import (
     VaultDecryption,
-    parse_ssh_settings,
-    preferred_host_key,
     require_lasting_credentials,
     static_host_from_user_ssh,
     variable_files_to_send,
@@ -224,19 +222,6 @@ example.org ssh-rsa AAAAR
 |1|hash= ssh-ed25519 AAAAE comment
 @revoked example.org ssh-ed25519 AAAAX
 """
-
-
-def test_the_preferred_host_key_is_taken_and_a_revoked_one_is_not() -> None:
-    assert preferred_host_key(KNOWN.splitlines()) == "ssh-ed25519 AAAAE"
-    assert preferred_host_key(["example.org ssh-rsa AAAAR"]) == "ssh-rsa AAAAR"
-    assert preferred_host_key(["# nothing"]) == ""
-
-
-def test_a_setting_may_have_several_values() -> None:
-    assert parse_ssh_settings("user me\nidentityfile ~/.ssh/a\nidentityfile ~/.ssh/b\n") == {
-        "user": ["me"],
-        "identityfile": ["~/.ssh/a", "~/.ssh/b"],
-    }
 
 
 def host_of(

@@ -1,4 +1,4 @@
-"""A detached run in a view: messages become events, and a lost connection is made again."""
+"""A detached run in a view, and its results taken over as if it had been here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Existing hosts as machine types, by the sizes that they are given."""
+"""Machine types: the tables of them, existing hosts, and the choice for each config."""
 
 from __future__ import annotations
 

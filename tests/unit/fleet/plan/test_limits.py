@@ -1,4 +1,4 @@
-"""The sizes of configs that a recipe states, rendered for each config."""
+"""The sizes of configs, from their recipe and from fleet-sizes.yml."""
 
 from __future__ import annotations
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import time
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -93,16 +91,6 @@ def test_a_plan_shows_what_configs_need_and_the_time_limits_that_are_too_short()
     assert not any(line.startswith("limit") for line in lines)
 
 
-def test_a_plan_as_json_has_all_its_arrangements() -> None:
-    data = output.plan_as_json(
-        plan_fleet({MACHINE: estimates(2)}, assumptions=OVERHEADS, bounds=FleetLimits(workers=2))
-    )
-    assert json.loads(json.dumps(data)) == json.loads(json.dumps(data))
-    assert len(data["chosen"]["placements"]) == len(data["estimates"]) == 2
-    assert data["chosen"]["workers"] == len(data["chosen"]["worker_seconds"])
-    assert data["without_cache"] is None
-
-
 def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
     def planned(tests: WorkerTestPlan | None) -> tuple[dict[str, Any], str]:
         bounds = FleetLimits(workers=2, tests=tests)
@@ -124,18 +112,14 @@ def test_the_end_and_the_cost_of_a_plan_have_its_tests_in_them() -> None:
 def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() -> None:
     text = output.status_as_text([RUN], {})
     assert "r1: aws, compute-16, run 3, its controller is gone" in text
-    assert "gone" in text
     assert "more" not in text, "of a reason the first line"
+    rows = {line.split()[0]: line for line in text.splitlines() if line}
+    assert rows["a"].endswith(" no answer")
+    assert rows["c"].endswith(" 1"), "what has not failed needs no reason"
     assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
     assert output.status_as_text([], {}) == "the ledger has no fleet runs"
     (data,) = output.status_as_json([RUN], {})
     assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")
-
-
-def test_the_status_of_a_run_has_the_reasons_of_builds_that_were_lost_or_failed() -> None:
-    rows = {line.split()[0]: line for line in output.status_as_text([RUN], {}).splitlines() if line}
-    assert rows["a"].endswith(" no answer")
-    assert rows["c"].endswith(" 1"), "the others need none"
 
 
 def test_the_status_of_a_run_has_its_cost_and_when_each_config_is_expected() -> None:
@@ -166,12 +150,6 @@ def test_a_config_whose_packages_are_being_tested_is_not_shown_as_waiting() -> N
     assert re.fullmatch(rf"a \(tests\) +running +kiln-r1-1 +2  until .*{end}", line)
     (data,) = output.status_as_json([run], {"r1": cost})
     assert data["cost"]["configs"] == {"a": {"start": job.started, "end": 1.79e9}}
-
-
-def test_after_a_repair_of_the_ledger_the_status_names_the_sweep() -> None:
-    note = output.ledger_damage_note([Path("/x/ledger.sqlite.broken"), Path("/x/ledger.sqlite.broken-2")])
-    assert "ledger.sqlite.broken, ledger.sqlite.broken-2" in note
-    assert "kiln fleet sweep --provider PROVIDER" in note
 
 
 PLAN = cast("Any", SimpleNamespace(estimates=estimates(2, hours=3.0)))

@@ -1,4 +1,4 @@
-"""Slurm's output is parsed, and only jobs of runs are taken for such."""
+"""Slurm's output, whose jobs are a run's, and how jobs end."""
 
 from __future__ import annotations
 
