@@ -98,6 +98,8 @@ def test_a_plan_is_made_with_the_prices_of_its_region_or_without(
     assert main.run([*plan, "--spot"]) == 0
     selection = json.loads(capsys.readouterr().out)["chosen"]
     assert (selection["spot"], selection["machine_type"]["spot_hourly"]) == (True, 0.28)
+    assert main.run([*plan, "--spot", "--fallback", "c6i.4xlarge"]) == UsageError.exit_code
+    assert "no spot price of c6i.4xlarge is known, so it is no fall-back for --spot" in capsys.readouterr().err
 
 
 def test_the_prices_are_shown_with_their_sources(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -275,6 +277,8 @@ def test_a_detached_plan_has_the_price_of_its_controller(
     monkeypatch.setenv("AWS_REGION", "eu-south-2")
     assert main.run([*plan, "--optimize", "time", "--detach"]) == 0
     assert "control 1 t3.medium, price unknown: it is not counted" in capsys.readouterr().out
+    assert main.run([*plan, "--detach", "--controller-type", "compute-8", "--cost-limit", "5"]) == UsageError.exit_code
+    assert "the price of the controller's machine type c7i.2xlarge is unknown" in capsys.readouterr().err
 
 
 def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_cost(
