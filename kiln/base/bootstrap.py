@@ -37,8 +37,8 @@ from kiln.base.environment import (
     write_environment_marker,
 )
 from kiln.base.errors import DownloadFailed, Interrupted, KilnError, MissingTool, NotWritable, UnsupportedPython
-from kiln.base.system import files as system_files
 from kiln.base.system import processes, user
+from kiln.base.system.files import acquire_lock
 
 if TYPE_CHECKING:
     import subprocess
@@ -383,10 +383,10 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         try:
-            system_files.acquire_lock(lock, wait=False)
+            acquire_lock(lock, wait=False)
         except BlockingIOError:
             say(f"another process is setting up {folder.name}: waiting for it")
-            system_files.acquire_lock(lock, wait=True)
+            acquire_lock(lock, wait=True)
         yield lock
     finally:
         os.close(lock)

@@ -19,7 +19,7 @@ from kiln.base.errors import BuildFailed, KilnError, OutOfMemory
 from kiln.base.patterns import is_channel_subdir
 from kiln.base.process_table import kill_orphans_in_folder
 from kiln.base.serialization import to_json
-from kiln.base.system import machine
+from kiln.base.system.machine import PACKAGE_ROOT
 from kiln.build.bazel import events, watch
 from kiln.build.executor import conda_build, environment
 from kiln.build.executor.host import HostExecutor
@@ -404,7 +404,7 @@ def prepare_build_script(job: ConfigJob, planned: RunPlan, show: Callable[[str],
     result_of_process = process.run(
         process.Program.CONFIG.main_command(),
         env=planned.options.client,
-        cwd=machine.PACKAGE_ROOT,
+        cwd=PACKAGE_ROOT,
         on_line=show_or_store_message,
         stdin=job.as_text(),
         own=MARK,

@@ -18,8 +18,8 @@ from kiln.build.job import job
 from kiln.build.job.job import HOST, ConfigJob, RunOptions, channel_sources, require_known_step
 from kiln.container import engine as container_engine
 from kiln.feedstock import config_file, job_settings, rerender, settings
-from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import render
+from kiln.recipe.feedstock import require_usable_path
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.recipe.variants.files import compile_group
 from kiln.run import checks, images, recipe_checks, simulation
@@ -129,7 +129,7 @@ def look_up_run_inputs(
     notes_on_recipe, first = limits.run_bounded(lambda: check_recipe(feedstock, configs, options))
     choice = images.choose_container_engine(options)
     # The engine's scripts do not quote their folders, and the option for a mount separates its parts by commas.
-    recipe_feedstock.require_usable_path(feedstock.root, " " if choice.engine is None else ",")
+    require_usable_path(feedstock.root, " " if choice.engine is None else ",")
     if choice.engine is None:
         checks.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=False)
     image_platforms = checks.image_platforms(feedstock, configs)

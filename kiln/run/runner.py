@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kiln import __version__
 from kiln.base import files, process
 from kiln.base.errors import BuildFailed, DiskFull, KilnError
-from kiln.base.system import machine as system_machine
+from kiln.base.system.machine import PACKAGE_ROOT, processor_name
 from kiln.build.bazel import events
 from kiln.build.job.messages import MARK, error_from_json, parse_message
 from kiln.run import simulation
@@ -169,7 +169,7 @@ class MatrixRun:
             command=plan.options.command,
             started=self.started,
             finished=finished,
-            machine=f"{platform.node()}, {system_machine.processor_name() or platform.machine()}",
+            machine=f"{platform.node()}, {processor_name() or platform.machine()}",
             cores=plan.cores,
             jobs=plan.options.jobs,
             engine=plan.options.build.engine,
@@ -205,7 +205,7 @@ class MatrixRun:
                 stdin=job.as_text(),
                 env=self.plan.process_environment,
                 secrets=tuple(secrets.values()),
-                cwd=system_machine.PACKAGE_ROOT,
+                cwd=PACKAGE_ROOT,
                 on_line=lambda line: self.events.put((config, line)),
                 own=MARK,
             )
