@@ -28,7 +28,7 @@ from kiln.build.engine_calls import (
     remove_folders_on_failure,
     step_file_hashes,
 )
-from kiln.build.executor import environment as executor_environment
+from kiln.build.executor.environment import add_network_hint
 from kiln.build.job import untrusted_results
 from kiln.build.job.job import (
     channels_needed_by_config,
@@ -174,7 +174,7 @@ class CompileStepRunner:
                 self.builder.step_cache.require_budget_left()
                 failure = watch.explained_error(error)
                 if self.builder.engine.runs_without_network(step.title):
-                    executor_environment.add_network_hint(failure, step.title)
+                    add_network_hint(failure, step.title)
                 raise failure from error
             if report := watch.compile_report():
                 display.record_compile_report(report)

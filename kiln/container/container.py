@@ -13,13 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base import process
 from kiln.base.errors import ContainerFault, DownloadFailed, program_output_with_margin
-from kiln.container import engine as container_engine
 from kiln.container import images
-from kiln.container import plan as container_plan
-from kiln.container.engine import ASIDE, Engine, EngineKind
+from kiln.container.engine import ASIDE, Engine, EngineKind, is_workable_engine_cached, workable_engine
 from kiln.container.images import LABEL as OWNER
 from kiln.container.images import OwnerProcess, has_ended
-from kiln.container.plan import ContainerProgramResult, ContainerRun
+from kiln.container.plan import ContainerProgramResult, ContainerRun, create_command, start_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -126,9 +124,9 @@ class Container:
             ContainerFault: when the engine refuses.
         """
         remove_orphaned_containers(self.engine)
-        if not container_engine.is_workable_engine_cached(self.engine):
+        if not is_workable_engine_cached(self.engine):
             images.pull_if_missing(self.engine, self.plan.image)
-        self.engine = container_engine.workable_engine(self.engine, self.plan.image)
+        self.engine = workable_engine(self.engine, self.plan.image)
         try:
             self._create_container()
         except BaseException:
@@ -140,9 +138,7 @@ class Container:
         """Create the container; look for the image only when the engine lacks it, since each query takes time."""
         argv = self.plan.argv if self.plan.interactive else watched_command(self.plan.argv)
         plan = dataclasses.replace(self.plan, argv=argv)
-        words = container_plan.create_command(
-            self.engine, plan, name=self.name, labels={OWNER: str(OwnerProcess.of_this_process())}
-        )
+        words = create_command(self.engine, plan, name=self.name, labels={OWNER: str(OwnerProcess.of_this_process())})
         result = self._run_engine_client(words)
         if images.is_missing_image_failure(result):
             images.pull_if_missing(self.engine, plan.image)
@@ -169,7 +165,7 @@ class Container:
             ContainerFault: when the engine could not start it.
         """
         hear = None if on_line is None else lambda line: None if is_memory_figure_line(line) else on_line(line)
-        words = container_plan.start_command(self.engine, self.name)
+        words = start_command(self.engine, self.name)
         result = self._run_engine_client(words, log=log, timeout=timeout, on_line=hear, own=own)
         if result.exit_code == process.TIMED_OUT and self._inspect_state()["Status"] != "exited":
             self.stop()  # it may not even have started
@@ -188,7 +184,7 @@ class Container:
 
     def run_on_terminal(self) -> int:
         """Run the plan's program with this process's standard streams; return its exit code."""
-        argv = container_plan.start_command(self.engine, self.name, interactive=True)
+        argv = start_command(self.engine, self.name, interactive=True)
         return process.run_on_terminal(argv, env={**self.engine.environment, **self.plan.secrets}, cwd=ASIDE)
 
     def stop(self) -> None:

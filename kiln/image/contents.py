@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import files as base_files
 from kiln.base import process, serialization
 from kiln.base.errors import BuildFailed, SolveFailed, program_output_with_margin
+from kiln.base.files import csv_rows
 from kiln.conda import solve
 from kiln.conda.provenance import sbom
 from kiln.conda.provenance.contents import package_from_record
@@ -189,7 +189,7 @@ class FileSelection:
 
 def read_file_selection(excluded: Iterable[str]) -> FileSelection:
     """Read the table of excluded packages and files, fnmatch patterns; ``excluded`` are more packages."""
-    rows = base_files.csv_rows(LEFT_OUT)
+    rows = csv_rows(LEFT_OUT)
     patterns = (fnmatch.translate(row["pattern"]) for row in rows if row["kind"] == "file")
     return FileSelection(
         packages=frozenset([*excluded, *(row["pattern"] for row in rows if row["kind"] == "package")]),

@@ -122,8 +122,6 @@ def look_up_run_inputs(
     """Look up the inputs of a run's plan; ``on_line`` gets the progress of images that are fetched."""
     share = checks.divide_resources_among_jobs(resources, jobs=options.jobs, cores=options.cores, memory=options.memory)
     configs = config_file.read_configs(feedstock, options.configs)
-    if options.build.from_step is not None:
-        require_known_step(feedstock, configs, options.build.from_step, engine=options.build.engine)
     rehearsal = options.build.rehearsal
     checks.require_buildable_platforms(feedstock, configs, rehearsal=rehearsal, containers=options.container != HOST)
     notes_on_recipe, first = limits.run_bounded(lambda: check_recipe(feedstock, configs, options))
@@ -220,6 +218,8 @@ def check_recipe(
     else:
         job_settings.conda_settings(feedstock.conda_forge_yml)
     renderings = [render.render(feedstock, config) for config in configs]
+    if options.build.from_step is not None:
+        require_known_step(renderings, options.build.from_step, engine=options.build.engine)
     recipe_checks.require_independent_stagings(renderings, stagings)
     recipe_checks.require_compatible_versions(feedstock, renderings)
     for source in (source for rendered in renderings for source in rendered.sources):

@@ -20,9 +20,8 @@ from kiln.build.executor.conda_build import ProcessOutcome, build_process_error,
 from kiln.build.executor.environment import MountedFolders
 from kiln.build.job.job import needs_network
 from kiln.build.job.messages import StepReporter
-from kiln.container import engine as container_engine
 from kiln.container.container import Container
-from kiln.container.engine import Engine, choose_engine
+from kiln.container.engine import Engine, choose_engine, mark_as_workable
 from kiln.container.plan import ContainerLimits, ContainerProgramResult, ContainerRun, ContainerUser, Mount
 from kiln.image.worker import ENGINE_HOME
 from kiln.state.store import cache
@@ -181,7 +180,7 @@ class ContainerExecutor:
         """
         job = self.task.job
         assert job.engine_data is not None, "the run has chosen an engine"
-        engine = container_engine.mark_as_workable(Engine.from_json(job.engine_data, environment=self.task.environment))
+        engine = mark_as_workable(Engine.from_json(job.engine_data, environment=self.task.environment))
         folders = self.mounted_folders(reads)
         outcome = self._run_containers(engine, self.plan_container(engine, words, folders), log)
         if outcome.exit_code == conda_build.NO_ENGINE and (python := python_of_image(outcome.tail)):

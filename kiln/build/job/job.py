@@ -18,6 +18,7 @@ from kiln.build.engine.recipe import config_caller_variable_names
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file
 from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe import pins
 from kiln.recipe.rendered import OWN_ENGINE, PackageSettings
 
 if TYPE_CHECKING:
@@ -103,23 +104,21 @@ def step_names(rendered: RenderedConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(every))
 
 
-def require_known_step(feedstock: Feedstock, configs: Iterable[BuildConfig], step: str, *, engine: str) -> None:
+def require_known_step(renderings: Iterable[RenderedConfig], step: str, *, engine: str) -> None:
     """Refuse to start at a step that a config does not have.
 
     Raises:
         UsageError: with the valid steps, the most similar ones first.
     """
-    from kiln.recipe import pins, render
-
     if engine != OWN_ENGINE:
         raise UsageError(
             f"--from-step requires --engine rattler-build: {engine} has one step only", hint="remove --from-step"
         )
-    for config in configs:
-        names = step_names(pins.close_static_pins(render.render(feedstock, config)))
+    for rendered in renderings:
+        names = step_names(pins.close_static_pins(rendered))
         if step not in names:
             raise UsageError(
-                f"{config.name} has no step {step!r}",
+                f"{rendered.config.name} has no step {step!r}",
                 why=f"its steps are {', '.join(map(repr, names))}",
                 hint=did_you_mean(step, names) or "name one of these",
             )

@@ -6,9 +6,11 @@ import io
 import json
 import tarfile
 import zipfile
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.zstd import zstd
+from kiln.build.rehearsal.python_search import Interpreter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,6 +18,22 @@ if TYPE_CHECKING:
 
 METADATA = "Metadata-Version: 2.1\nName: small\nVersion: 1.2\nSummary: A small one\nLicense: MIT\n"
 WHEEL = "Wheel-Version: 1.0\nGenerator: by hand\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def interpreter(executable: Path, base: Path, **changes: Any) -> Interpreter:
+    """A Python 3.12 of the usual layout."""
+    stdlib = base / "lib/python3.12"
+    found = Interpreter(
+        executable=executable,
+        version="3.12.1",
+        base_prefix=base,
+        stdlib=stdlib,
+        lib_dynload=stdlib / "lib-dynload",
+        include=None,
+        libraries=(),
+        standard_layout=True,
+    )
+    return replace(found, **changes)
 
 
 def contents(**changes: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -23,14 +23,10 @@ from kiln.build.job.job import (
     step_names,
 )
 from kiln.container.engine import Engine, EngineKind
-from kiln.feedstock import matrix
-from kiln.recipe import pins, render
+from kiln.recipe import pins
 from kiln.recipe.rendered import Checkout, OutputTest, RenderedConfig, Requirements, Source, Staging
 from kiln.recipe.variants.files import compile_group
 from tests import builders
-
-if TYPE_CHECKING:
-    from kiln.recipe.feedstock import Feedstock
 
 
 def test_configs_of_one_cuda_and_platform_share_a_group() -> None:
@@ -54,15 +50,9 @@ outputs:
 
 
 @pytest.fixture
-def split_feedstock(tmp_path: Path) -> Feedstock:
-    """Return a feedstock whose first output depends on its second one."""
-    return builders.feedstock(tmp_path / "feedstock", RECIPE)
-
-
-@pytest.fixture
-def split(split_feedstock: Feedstock) -> RenderedConfig:
-    (config,) = matrix.configs(split_feedstock)
-    return pins.close_static_pins(render.render(split_feedstock, config))
+def split(tmp_path: Path) -> RenderedConfig:
+    """Return a config whose first output depends on its second one."""
+    return pins.close_static_pins(builders.rendered(builders.feedstock(tmp_path / "feedstock", RECIPE)))
 
 
 def test_steps_are_in_the_order_in_which_they_run_each_name_once(split: RenderedConfig) -> None:
@@ -72,21 +62,20 @@ def test_steps_are_in_the_order_in_which_they_run_each_name_once(split: Rendered
     assert step_names(twice) == step_names(split)
 
 
-def test_a_step_that_no_config_has_is_refused_with_the_steps_that_it_has(split_feedstock: Feedstock) -> None:
-    configs = matrix.configs(split_feedstock)
-    require_known_step(split_feedstock, configs, "build libapp", engine="rattler-build")
+def test_a_step_that_no_config_has_is_refused_with_the_steps_that_it_has(split: RenderedConfig) -> None:
+    require_known_step([split], "build libapp", engine="rattler-build")
     with pytest.raises(UsageError, match="linux_64_ has no step 'build lib'") as caught:
-        require_known_step(split_feedstock, configs, "build lib", engine="rattler-build")
+        require_known_step([split], "build lib", engine="rattler-build")
     assert caught.value.why.startswith("its steps are 'render', 'compile', 'build libapp',")
     assert caught.value.hint.startswith("did you mean 'build libapp'")
     with pytest.raises(UsageError) as caught:
-        require_known_step(split_feedstock, configs, "7", engine="rattler-build")
+        require_known_step([split], "7", engine="rattler-build")
     assert caught.value.hint == "name one of these"
 
 
-def test_an_engine_with_one_step_cannot_start_at_another(split_feedstock: Feedstock) -> None:
+def test_an_engine_with_one_step_cannot_start_at_another() -> None:
     with pytest.raises(UsageError, match="--from-step requires --engine rattler-build: conda-build has one step only"):
-        require_known_step(split_feedstock, (), "render", engine="conda-build")
+        require_known_step((), "render", engine="conda-build")
 
 
 def test_a_build_step_is_found_by_a_pattern_and_the_first_one_without(split: RenderedConfig) -> None:

@@ -30,21 +30,9 @@ from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import OutputTest
 from kiln.state.store import cache
 from tests import builders
+from tests.unit.build.sample import interpreter
 
 WHEELS = wheel_download.plan_from_locks(python="3.12")
-
-
-def interpreter(executable: Path, base: Path) -> Interpreter:
-    return Interpreter(
-        executable=executable,
-        version="3.12.1",
-        base_prefix=base,
-        stdlib=base / "lib/python3.12",
-        lib_dynload=base / "lib/python3.12/lib-dynload",
-        include=None,
-        libraries=(),
-        standard_layout=True,
-    )
 
 
 def test_another_python_and_other_wheels_are_another_rehearsal(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from kiln.build.rehearsal.python_package import (
 )
 from kiln.build.rehearsal.python_search import Interpreter
 from kiln.conda.package_writer import PLACEHOLDER
-from tests.unit.build.sample import content, info, unpacked
+from tests.unit.build.sample import content, info, interpreter, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,17 +190,8 @@ def test_an_interpreter_that_did_not_change_is_not_packaged_again(tmp_path: Path
 )
 def test_library_search_paths_are_made_relative(rpath: str, path: str, moved: str, tmp_path: Path) -> None:
     base = Path("/opt/py")
-    interpreter = Interpreter(
-        executable=base / "bin/python3",
-        version="3.12.1",
-        base_prefix=base,
-        stdlib=base / "lib/python3.12",
-        lib_dynload=base / "lib/python3.12/lib-dynload",
-        include=None,
-        libraries=(base / "lib/libpython3.12.so",),
-        standard_layout=True,
-    )
-    assert relocatable_rpath(rpath, interpreter, path) == moved
+    found = interpreter(base / "bin/python3", base, libraries=(base / "lib/libpython3.12.so",))
+    assert relocatable_rpath(rpath, found, path) == moved
 
 
 def test_another_layout_is_led_to_condas(tmp_path: Path, patchelf: Patchelf) -> None:
