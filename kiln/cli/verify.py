@@ -180,9 +180,6 @@ def _attested_facts_and_notes(
     """Return what the required signers attest, or anybody where none is required, all attestations, and notes.
 
     The notes say what was not verified.
-
-    Raises:
-        ProvenanceBroken: when no required signer does, or the attestations that the index names are missing.
     """
     from kiln.base import http
     from kiln.conda.provenance import check

@@ -192,18 +192,21 @@ def test_a_spec_that_excludes_the_builds_for_cuda_is_the_cause_even_where_anothe
 
 
 @pytest.mark.parametrize(
-    ("specs", "virtual"),
+    ("specs", "virtual", "packages"),
     [
-        (("app",), {}),  # no driver
-        (("app",), {"cuda": "12.9"}),  # a build for CUDA
-        (("app * cpu*",), {"cuda": "12.4"}),
-        (("python",), {"cuda": "12.4"}),
+        ("app", {}, (CUDA,)),  # no driver
+        ("app", {"cuda": "12.9"}, (CUDA,)),  # a build for CUDA
+        ("app * cpu*", {"cuda": "12.4"}, (CUDA,)),
+        ("python", {"cuda": "12.4"}, (CUDA,)),
+        ("app", {"cuda": "11.8", "cuda_arch": "6.1"}, ()),  # there is none for CUDA
+        ("app", {"cuda": "13.0"}, ({**CUDA, "depends": ["python", "__cuda >=12,<13"]},)),  # the driver is too new
+        ("app; other", {"cuda": "12.4"}, (CUDA, package("other", "1", "0", "__cuda <13"))),  # no driver suits both
     ],
 )
 def test_a_build_that_was_requested_or_that_fits_the_machine_has_no_note(
-    tmp_path: Path, specs: tuple[str, ...], virtual: dict[str, str]
+    tmp_path: Path, specs: str, virtual: dict[str, str], packages: tuple[dict[str, Any], ...]
 ) -> None:
-    assert notes(tmp_path, (CPU, CUDA), specs, **virtual) == ()
+    assert notes(tmp_path, (CPU, *packages), tuple(specs.split("; ")), **virtual) == ()
 
 
 @pytest.mark.parametrize("request_for_cpu", ["app-cpu", "app * cpu*"])
@@ -212,20 +215,6 @@ def test_a_request_for_the_cpu_is_not_called_the_cause(tmp_path: Path, request_f
     cpu = {**CPU, "depends": ["python", "aaa * cpu*"]}
     aaa = (package("aaa", "1", "cpu_0"), package("aaa", "1", "cuda_0", "__cuda", number=200))
     assert notes(tmp_path, (cpu, CUDA, named, *aaa), (request_for_cpu, "aaa"), cuda="12.9") == ()
-
-
-def test_a_package_that_has_no_build_for_cuda_has_no_note(tmp_path: Path) -> None:
-    assert notes(tmp_path, (CPU,), ("app",), cuda="11.8", cuda_arch="6.1") == ()
-
-
-def test_a_driver_that_is_too_new_for_the_builds_for_cuda_is_not_called_too_old(tmp_path: Path) -> None:
-    for_old_driver = {**CUDA, "depends": ["python", "__cuda >=12,<13"]}
-    assert notes(tmp_path, (CPU, for_old_driver), ("app",), cuda="13.0") == ()
-
-
-def test_specs_that_do_not_solve_for_a_newer_driver_have_no_note(tmp_path: Path) -> None:
-    other = package("other", "1", "0", "__cuda <13")
-    assert notes(tmp_path, (CPU, CUDA, other), ("app", "other"), cuda="12.4") == ()
 
 
 def test_of_several_packages_the_requested_one_is_explained(tmp_path: Path) -> None:

@@ -127,8 +127,15 @@ def conda(tmp_path: Path) -> Path:
     return root
 
 
-def test_without_conda_it_is_in_the_users_own_folder(home: Path) -> None:
-    assert prefix_of_environment("tf", env=NOTHING, home=home) == home / ".conda" / "envs" / "tf"
+def test_without_conda_it_is_in_mambas_folder_or_the_users_own(home: Path, tmp_path: Path) -> None:
+    own = home / ".conda" / "envs" / "tf"
+    assert prefix_of_environment("tf", env=NOTHING, home=home) == own
+    for name in ("mamba", "bin"):
+        (tmp_path / name).mkdir()
+    env = NOTHING | {"MAMBA_ROOT_PREFIX": str(tmp_path / "mamba")}
+    assert prefix_of_environment("tf", env=env, home=home) == tmp_path / "mamba" / "envs" / "tf"
+    (tmp_path / "bin" / "conda").touch(mode=0o755)  # a program of that name that is no installation
+    assert prefix_of_environment("tf", env={"PATH": str(tmp_path / "bin")}, home=home) == own
 
 
 @pytest.mark.parametrize("variable", ["PATH", "CONDA_EXE"])
@@ -136,18 +143,6 @@ def test_a_new_environment_is_in_condas_first_folder(home: Path, conda: Path, va
     env = NOTHING | {variable: str(conda / "bin" / ("conda" if variable == "CONDA_EXE" else ""))}
     assert environment_folders(env, home) == (conda / "envs", home / ".conda" / "envs")
     assert prefix_of_environment("tf", env=env, home=home) == conda / "envs" / "tf"
-
-
-def test_mambas_folder_is_used_without_conda(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "mamba").mkdir()
-    env = NOTHING | {"MAMBA_ROOT_PREFIX": str(tmp_path / "mamba")}
-    assert prefix_of_environment("tf", env=env, home=home) == tmp_path / "mamba" / "envs" / "tf"
-
-
-def test_a_program_named_conda_that_is_no_installation_does_not_count(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "conda").touch(mode=0o755)
-    assert environment_folders({"PATH": str(tmp_path / "bin")}, home) == (home / ".conda" / "envs",)
 
 
 def test_an_environment_that_exists_is_found_in_any_folder(home: Path, conda: Path) -> None:
