@@ -153,11 +153,24 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
 
 
 @pytest.mark.processes
-def test_jobs_become_one_matrix(matrix: Feedstock, tmp_path: Path) -> None:
+def test_jobs_become_one_matrix_that_is_indexed_once(
+    matrix: Feedstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    call = client.run_operation
+
+    def counted(function: str, **arguments: Any) -> Any:
+        calls.append(function)
+        return call(function, **arguments)
+
+    monkeypatch.setattr(client, "run_operation", counted)
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
     collected = rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
     assert collected == (("linux_64_a", 1), ("linux_64_b", 1))
+    assert calls == ["index"]
+    index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
+    assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
     runs = release.last_run_of_each_config(release.runs_in_ledger(matrix))
     assert {name: run.state for name, (_, run) in runs.items()} == {
         "linux_64_a": ConfigState.DONE,
@@ -169,26 +182,6 @@ def test_jobs_become_one_matrix(matrix: Feedstock, tmp_path: Path) -> None:
     assert run.packages[0].artifact.path.is_file()
     with Ledger(matrix.artifacts / "ledger.sqlite") as ledger:
         assert ledger.stored_artifact("linux-64/small-1-h_0.conda") is not None
-
-
-@pytest.mark.processes
-def test_the_channel_is_indexed_once_for_all_jobs(
-    matrix: Feedstock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[str] = []
-    call = client.run_operation
-
-    def counted(function: str, **arguments: Any) -> Any:
-        calls.append(function)
-        return call(function, **arguments)
-
-    monkeypatch.setattr(client, "run_operation", counted)
-    for config, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
-        job(tmp_path / "jobs" / config, config, package)
-    rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
-    assert calls == ["index"]
-    index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
-    assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
 
 
 @pytest.mark.processes

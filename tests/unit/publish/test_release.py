@@ -19,7 +19,7 @@ from kiln.publish.release import (
 )
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.state.ledger.ledger import Ledger
-from kiln.state.results import Artifact, ConfigRun, ConfigState, MatrixReport, PackageReport, TestReport, TestVerdict
+from kiln.state.results import ConfigRun, ConfigState, PackageReport, TestReport, TestVerdict
 from tests import builders
 from tests.packages import release_package
 from tests.releases import candidate, release
@@ -30,37 +30,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def package(path: Path, content: str) -> PackageReport:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(content)
-    artifact = Artifact(
-        path=path,
-        sha256=files.sha256(path),
-        size=len(content),
-        config="c",
-        name="a",
-        version="1",
-        build_string="0",
-        subdir=path.parent.name,
-    )
-    tests = TestReport(package="a", verdict=TestVerdict.NONE)
-    return PackageReport(artifact=artifact, build_seconds=1.0, tests=tests, reused=False)
-
-
-def run_of(*configs: ConfigRun) -> MatrixReport:
-    return MatrixReport(
-        run=0,
-        command="kiln fleet run",
-        started=1.0,
-        finished=2.0,
-        machine="m",
-        cores=1,
-        jobs=1,
-        engine="rattler-build",
-        container="",
-        kiln_version="1",
-        configs=configs,
-    )
+def report(path: Path) -> PackageReport:
+    artifact = dataclasses.replace(candidate().artifact, path=path, sha256=files.sha256(path), subdir=path.parent.name)
+    tests = TestReport(package="small", verdict=TestVerdict.PASSED)
+    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
 
 
 def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged(tmp_path: Path) -> None:
@@ -68,12 +41,12 @@ def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged
     shutil.copytree(SMALL, root)
     feedstock = recipe_feedstock.load(root)
     channel = root / "build_artifacts" / "linux-64"
-    one, two = package(channel / "one-1-0.conda", "1"), package(channel / "two-1-0.conda", "2")
+    one, two = (report(release_package(channel, name)) for name in ("one", "two"))
     done = ConfigRun(config="x", group="g", state=ConfigState.DONE, packages=(one,))
     failed = dataclasses.replace(done, state=ConfigState.FAILED, packages=())
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
         for configs in ((done,), (failed, ConfigRun(config="y", group="g", state=ConfigState.CACHED, packages=(two,)))):
-            ledger.end_run(ledger.begin_run(run_of(*configs)))
+            ledger.end_run(ledger.begin_run(dataclasses.replace(worked_through([]), configs=configs)))
     names = ("x", "y", "z")
     expected = {"x": (one.artifact.path,), "y": (two.artifact.path,)}
     assert latest_packages_of_configs(feedstock, names) == expected, "a failure later on took no packages away"
@@ -82,12 +55,6 @@ def test_the_latest_run_that_built_a_config_counts_if_its_packages_are_unchanged
     assert set(latest_packages_of_configs(feedstock, names)) == {"x"}
     one.artifact.path.unlink()
     assert latest_packages_of_configs(feedstock, names) == {}
-
-
-def report(path: Path) -> PackageReport:
-    artifact = dataclasses.replace(candidate().artifact, path=path, sha256=files.sha256(path), subdir=path.parent.name)
-    tests = TestReport(package="small", verdict=TestVerdict.PASSED)
-    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
 
 
 def test_a_package_file_belongs_to_the_platform_that_made_it(tmp_path: Path) -> None:
