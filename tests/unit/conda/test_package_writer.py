@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import random
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 import rattler
 
 from kiln.base.system.machine import MachineResources
-from kiln.conda.package_reader import read_info_json
+from kiln.conda.package_reader import open_package_members, read_info_json
 from kiln.conda.package_writer import PackageMetadata, rewrite_info, write_package
 from tests.packages import conda_package
 
 if TYPE_CHECKING:
     from pathlib import Path
-
 
 NOTHING = hashlib.sha256().hexdigest()
 LIBRARY = hashlib.sha256(b"library").hexdigest()
@@ -66,3 +66,29 @@ def test_the_number_of_cores_makes_no_difference_to_the_bytes(tmp_path: Path, mo
         rewrite_info(old, tmp_path / "new.conda", lambda _, data: data, mtime=1, level=3)
         packages.append((tmp_path / "new.conda").read_bytes())
     assert packages[0] == packages[1] == packages[2]
+
+
+def test_one_file_is_edited_and_the_rest_stays(tmp_path: Path) -> None:
+    old = conda_package(tmp_path / "old.conda", {"index.json": {"a": 1}, "about.json": {"b": 2}})
+    rewrite_info(old, tmp_path / "new.conda", lambda name, data: b'{"a": 3}' if name == "index.json" else data)
+    assert read_info_json(tmp_path / "new.conda", "index.json") == {"a": 3}
+    assert read_info_json(tmp_path / "new.conda", "about.json") == {"b": 2}
+    with zipfile.ZipFile(tmp_path / "new.conda") as file:
+        assert file.read("pkg-old.tar.zst") == b"payload"
+
+
+def test_a_file_that_is_not_there_is_empty(tmp_path: Path) -> None:
+    assert read_info_json(conda_package(tmp_path / "p.conda", {}), "about.json") == {}
+
+
+def test_a_higher_level_makes_a_smaller_package_of_the_same_content(tmp_path: Path) -> None:
+    words = b" ".join(str(number * number).encode() for number in range(20_000))
+    old = conda_package(tmp_path / "old.conda", {"index.json": {"a": 1}}, payload={"share/words": words})
+    sizes = {}
+    for level in (1, 16):
+        new = tmp_path / f"{level}.conda"
+        rewrite_info(old, new, lambda _, data: data, mtime=1, level=level)
+        sizes[level] = new.stat().st_size
+        with open_package_members(new) as members:
+            assert {member.name: content.read() for member, content in members if content}["share/words"] == words
+    assert sizes[16] < 0.9 * sizes[1]

@@ -9,6 +9,7 @@ import pytest
 
 from kiln.base.errors import TokenRefused, UsageError
 from kiln.base.http import HttpError
+from kiln.publish.model import Journal
 from kiln.publish.servers import servers
 from kiln.publish.servers.servers import (
     Server,
@@ -21,6 +22,7 @@ from kiln.publish.servers.servers import (
 )
 from kiln.publish.servers.target import ServerTarget
 from kiln.publish.targets import parse_target
+from tests.unit.publish.test_transaction import package
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -179,3 +181,19 @@ def test_an_answer_that_no_header_can_carry_is_no_token(answer: bytes, monkeypat
     publisher = TrustedPublisher(url="https://host", id_token=lambda _: "h.b.s")
     with pytest.raises(HttpError, match="answered without a token"):
         _ = publisher.token
+
+
+def test_the_platforms_are_those_of_the_feedstock_and_of_an_interrupted_publication(tmp_path: Path) -> None:
+    kind = ServerKind.QUETZ
+    target = parse_target(
+        "quetz:https://example.org/channel",
+        {kind.server_class.token_variable: "token"},
+        staging="aside",
+        journals=tmp_path / "journals",
+        subdirs=("linux-aarch64",),
+    )
+    assert isinstance(target, ServerTarget)
+    assert target.client.subdirs == {"linux-aarch64"}
+    _, entry = package(tmp_path, "lib", subdir="linux-ppc64le")
+    target.journal.write(Journal.from_entries([entry], {}))
+    assert target.client.subdirs == {"linux-aarch64", "linux-ppc64le"}
