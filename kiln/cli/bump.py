@@ -43,13 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, root: Path) -> int:
     """Bump the recipe, or show what could be."""
     from kiln.feedstock.bump import bump
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
     if [options.version is not None, options.build, options.check].count(True) != 1:
         raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
     plan = bump.prepare_build_bump(feedstock) if options.build else version_bump_plan(feedstock, options.version)

@@ -55,9 +55,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         ConversionRefused: if the recipe cannot be converted, or the recipes differ.
     """
     from kiln.feedstock.convert import convert
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     conversion = convert.convert(
         feedstock,
         pinning.pinning_file_by_name(options.pinning) if options.pinning else None,

@@ -129,7 +129,7 @@ def make_feedstock(
 ) -> InitReport:
     """Make a feedstock from nothing or from PyPI; return what was written."""
     from kiln.feedstock.init import scaffold
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
     maintainers, note = maintainers_and_note(options.maintainers, root, variables)
     recipe = _new_recipe(options, maintainers, variables)
@@ -140,7 +140,7 @@ def make_feedstock(
     report.added += planned.added
     report.kept += planned.kept
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
-    rerender_or_note_reason(options, recipe_feedstock.load(folder), report)
+    rerender_or_note_reason(options, load(folder), report)
     return report
 
 
@@ -179,9 +179,9 @@ def complete_feedstock(options: argparse.Namespace, root: Path, requirement: Kil
     """Add what a feedstock lacks, and change no file; return what was written."""
     from kiln.feedstock import rerender
     from kiln.feedstock.init import scaffold
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     planned = scaffold.missing_feedstock_files(feedstock, requirement)
     scaffold.write_planned_files(root, planned)
     report = InitReport(root)

@@ -49,9 +49,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
         LintFailed: there are lints.
     """
     from kiln.base.text import count_text
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     if options.settings:
         print(setting_effects_text(feedstock, as_json=options.json))
         return 0

@@ -65,10 +65,10 @@ def run_render(options: argparse.Namespace, root: Path) -> int:
 def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[str, ...]]:
     """Return the text of the rendered configs, and the warnings about keys of their recipe."""
     from kiln.feedstock import config_file
-    from kiln.recipe import feedstock as recipe_feedstock
     from kiln.recipe import pins, render
+    from kiln.recipe.feedstock import load
 
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     names = options.configs or feedstock.config_names
     if not names:
         raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
@@ -201,9 +201,9 @@ def matrix_text_and_note(
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
     from kiln.feedstock import config_file, matrix
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
-    feedstock, note = recipe_feedstock.load(root), ""
+    feedstock, note = load(root), ""
     try:
         configs = matrix.configs(feedstock, variant_file)
     except KilnError as error:
@@ -223,10 +223,10 @@ def matrix_text_and_note(
 def matrix_difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:
     """Return the text of the differences from the matrix of an earlier tree."""
     from kiln.feedstock import matrix
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.recipe.feedstock import load
 
-    configs = matrix.configs(recipe_feedstock.load(after.root), after.pinning)
-    changes = matrix_changes(matrix.configs(recipe_feedstock.load(before.root), before.pinning), configs)
+    configs = matrix.configs(load(after.root), after.pinning)
+    changes = matrix_changes(matrix.configs(load(before.root), before.pinning), configs)
     return json.dumps(changes) if options.json else "\n".join(matrix_change_lines(changes, options.diff, len(configs)))
 
 

@@ -30,14 +30,14 @@ GB = 10**9
 def limit_excess_notes(feedstock: Feedstock, configs: Iterable[BuildConfig]) -> list[str]:
     """Return for each service and limit a line about the config that exceeds it most."""
     from kiln.feedstock import job_settings
-    from kiln.feedstock import rerender as feedstock_rerender
+    from kiln.feedstock.rerender import workflow_jobs
     from kiln.feedstock.workflow_settings import GITHUB, ActionsSettings
 
     place, settings = feedstock.artifacts / "ledger.sqlite", ActionsSettings(feedstock.conda_forge_yml)
     configs = list(configs)
     if not configs or not place.is_file():  # opening a ledger creates it
         return []
-    jobs = {job.config: job for job in feedstock_rerender.workflow_jobs(feedstock, configs, settings)}
+    jobs = {job.config: job for job in workflow_jobs(feedstock, configs, settings)}
     services = {
         job.platform_name: job.provider for job in job_settings.read_matrix_settings(feedstock.conda_forge_yml).jobs
     }
@@ -61,8 +61,8 @@ def _exceeded_limits(
     config: str, job: WorkflowJob | None, service: str, settings: ActionsSettings, seconds: float, disk: int
 ) -> Iterator[tuple[str, float, str]]:
     """Yield the limits that a config exceeds, each with what it took, and a note."""
-    from kiln.feedstock import rerender as feedstock_rerender
     from kiln.feedstock import workflow_settings
+    from kiln.feedstock.rerender import RUNNERS
 
     limits = workflow_settings.all_limits()
     if job is not None:
@@ -73,7 +73,7 @@ def _exceeded_limits(
         note = f"{took} {minutes.value} {minutes.unit}: build it over several, with --budget and --handover"
         yield JOB_MINUTES, seconds, note
     room = limits.get((service, DISK))
-    of_service = job is None or job.runner in feedstock_rerender.RUNNERS.values()
+    of_service = job is None or job.runner in RUNNERS.values()
     if room is not None and of_service and disk > GB * room.value:
         took = f"{config} took {math.ceil(disk / GB)} GB of disk when it was last built here, and {service} has"
         yield DISK, disk, f"{took} {room.value} {room.unit}: {_disk_space_hint(job)}"
@@ -125,8 +125,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         PinningNeeded: if keys have no value without a pinning, and none can be fetched.
         UsageError: if git refuses the commit.
     """
-    from kiln.base import limits as base_limits
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.base import limits
+    from kiln.recipe.feedstock import load
 
     (notes, lines, fault), variant_file = cli_pinning.run_with_pinning(
         options, root, lambda variant_file: (rerender(options, root, variant_file), variant_file)
@@ -136,10 +136,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if fault:
         raise fault
     if options.commit:
-        from kiln.feedstock import pinning as feedstock_pinning
+        from kiln.feedstock.pinning import version_of_pinning_file
 
-        feedstock = base_limits.run_bounded(lambda: recipe_feedstock.load(root))
-        pinning = "" if variant_file is None else feedstock_pinning.version_of_pinning_file(variant_file)
+        feedstock = limits.run_bounded(lambda: load(root))
+        pinning = "" if variant_file is None else version_of_pinning_file(variant_file)
         print(commit_rerendered_files(feedstock, pinning, options.commit))
     return 0
 
@@ -150,35 +150,41 @@ def rerender(
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln.base.text import count_text
     from kiln.feedstock import matrix
-    from kiln.feedstock import rerender as feedstock_rerender
-    from kiln.feedstock import settings as feedstock_settings
-    from kiln.recipe import feedstock as recipe_feedstock
+    from kiln.feedstock.rerender import (
+        NAME,
+        ci_support_drift,
+        planned_workflow,
+        workflow_drift,
+        write_ci_support,
+        write_workflows,
+    )
+    from kiln.feedstock.settings import no_effect_notes
+    from kiln.recipe.feedstock import load
 
-    feedstock = recipe_feedstock.load(root)
+    feedstock = load(root)
     doubts: Doubts = {}
     configs = matrix.configs(feedstock, variant_file, doubts)
     notes = [
-        *feedstock_settings.no_effect_notes(feedstock.conda_forge_yml),
+        *no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
         *limit_excess_notes(feedstock, configs),
     ]
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
-        feedstock_rerender.planned_workflow(feedstock, configs)  # what it refuses, before anything is written
-        changes = feedstock_rerender.write_ci_support(feedstock, configs).summary or "nothing to change"
-        return notes, [f"{total}: {changes}", *feedstock_rerender.write_workflows(feedstock, configs)], None
+        planned_workflow(feedstock, configs)  # what it refuses, before anything is written
+        changes = write_ci_support(feedstock, configs).summary or "nothing to change"
+        return notes, [f"{total}: {changes}", *write_workflows(feedstock, configs)], None
     drift, workflow_lines = (
-        feedstock_rerender.ci_support_drift(feedstock, configs),
-        feedstock_rerender.workflow_drift(feedstock, configs),
+        ci_support_drift(feedstock, configs),
+        workflow_drift(feedstock, configs),
     )
     if not drift and not workflow_lines:
         return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]
     more = [f"... and {len(lines) - _SHOWN} more lines"] if len(lines) > _SHOWN else []
-    why = [part for part in (drift.summary, f"{feedstock_rerender.NAME} differs" if workflow_lines else "") if part]
+    why = [part for part in (drift.summary, f"{NAME} differs" if workflow_lines else "") if part]
     fault = MatrixDrift(
-        f"{'.ci_support' if drift else feedstock_rerender.NAME} is not up to date "
-        "with the recipe and the variant files",
+        f"{'.ci_support' if drift else NAME} is not up to date with the recipe and the variant files",
         why=", ".join(why),
         hint="kiln rerender" + (f" -e {options.pinning}" if options.pinning else " --no-pinning" * options.no_pinning),
     )
@@ -201,11 +207,11 @@ def commit_rerendered_files(feedstock: Feedstock, pinning: str, how: str) -> str
 
     ``how`` is AUTO, or EDIT to open git's editor with the message.
     """
-    from kiln.feedstock import rerender as feedstock_rerender
+    from kiln.feedstock.rerender import NAME
 
     root = feedstock.root
     _run_git(root, "rev-parse", "--git-dir")
-    names = [str(feedstock.config_folder.relative_to(root)), feedstock_rerender.NAME]
+    names = [str(feedstock.config_folder.relative_to(root)), NAME]
     tracked = [name for name in names if (root / name).exists() or _run_git(root, "ls-files", "--", name)]
     if not tracked or not _run_git(root, "status", "--porcelain", "--", *tracked):
         return "nothing to commit"

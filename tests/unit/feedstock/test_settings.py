@@ -11,9 +11,18 @@ import yaml
 
 from kiln.base.errors import BudgetSpent, MalformedYaml, RecipeFault
 from kiln.cli import main
-from kiln.feedstock import settings
-from kiln.feedstock import settings as feedstock_settings
-from kiln.feedstock.settings import TypedSettings, UsedBy, no_effect_notes, read_document, setting_definitions
+from kiln.feedstock.settings import (
+    SchemaCheck,
+    TypedSettings,
+    UsedBy,
+    no_effect_notes,
+    read_document,
+    rows_of_settings_table,
+    setting_definition_of_path,
+    setting_definitions,
+    settings_without_use,
+    unknown_settings_smithy_ignores,
+)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -134,7 +143,7 @@ SECTIONS = {
 def rows_of(part: UsedBy) -> list[str]:
     """Return the rows of a part's table on the page: settings of one effect share a row."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name, setting in feedstock_settings.rows_of_settings_table().items():
+    for name, setting in rows_of_settings_table().items():
         if name and setting.used_by is part:
             groups.setdefault((setting.effect, setting.replacement), []).append(f"`{name}`")
     return [
@@ -146,13 +155,11 @@ def rows_of(part: UsedBy) -> list[str]:
 def test_the_table_has_all_keys_of_conda_smithy_and_kilns_own_section() -> None:
     keys = {line for line in KEYS.read_text().splitlines() if not line.startswith("#")}
     assert len(keys) > 100
-    assert {key for key in feedstock_settings.setting_definitions() if key and key.partition(".")[0] != "kiln"} == keys
+    assert {key for key in setting_definitions() if key and key.partition(".")[0] != "kiln"} == keys
 
 
 def test_every_setting_has_an_effect_or_the_reason_why_not() -> None:
-    assert [
-        name for name, setting in feedstock_settings.rows_of_settings_table().items() if name and not setting.effect
-    ] == []
+    assert [name for name, setting in rows_of_settings_table().items() if name and not setting.effect] == []
 
 
 @pytest.mark.parametrize("part", list(UsedBy))
@@ -164,8 +171,8 @@ def test_the_page_has_the_table(part: UsedBy) -> None:
 
 def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
     settings = {"provider": {"linux_46": "azure"}, "workflow_settings": {"pagefile_size": [{"platfrom": "linux_64"}]}}
-    assert list(feedstock_settings.SchemaCheck().faults(settings)) == []
-    assert [(fault.path, fault.cure) for fault in feedstock_settings.unknown_settings_smithy_ignores(settings)] == [
+    assert list(SchemaCheck().faults(settings)) == []
+    assert [(fault.path, fault.cure) for fault in unknown_settings_smithy_ignores(settings)] == [
         (("provider", "linux_46"), "did you mean 'linux_64' or 'linux' or 'linux_32'?"),
         (("workflow_settings", "pagefile_size"), ""),
     ]
@@ -173,23 +180,20 @@ def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
 
 def test_settings_without_use_have_their_reason() -> None:
     settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
-    [fault] = feedstock_settings.settings_without_use(settings)
+    [fault] = settings_without_use(settings)
     assert (fault.path, fault.cure) == (
         ("docker", "command"),
-        feedstock_settings.setting_definitions()["docker.command"].effect,
+        setting_definitions()["docker.command"].effect,
     )
 
 
 def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:
+    assert setting_definition_of_path(("conda_build", "filename_hashing")) == setting_definitions()["conda_build"]
     assert (
-        feedstock_settings.setting_definition_of_path(("conda_build", "filename_hashing"))
-        == feedstock_settings.setting_definitions()["conda_build"]
+        setting_definition_of_path(("azure", "settings_linux", "other"))
+        == setting_definitions()["azure.settings_linux"]
     )
-    assert (
-        feedstock_settings.setting_definition_of_path(("azure", "settings_linux", "other"))
-        == feedstock_settings.setting_definitions()["azure.settings_linux"]
-    )
-    assert feedstock_settings.setting_definition_of_path(("unknown",)) is None
+    assert setting_definition_of_path(("unknown",)) is None
 
 
 PAGE_EXAMPLES = (Path(__file__).parents[3] / "docs" / "how-to" / "build-in-ci.md").read_text()
@@ -211,7 +215,7 @@ def test_the_settings_of_the_page_are_kilns() -> None:
     sections: list[Any] = [yaml.safe_load(text) for kind, text in EXAMPLES if kind == "yaml"]
     names = [f"kiln.{name}" for section in sections for name in (section.get("kiln") or {})]
     assert len(names) >= 6
-    assert set(names) <= settings.setting_definitions().keys()
+    assert set(names) <= setting_definitions().keys()
 
 
 @pytest.mark.parametrize("example", [text for kind, text in EXAMPLES if "--handover" in text and "CONFIG" in text])

@@ -3,15 +3,12 @@ from __future__ import annotations
 import csv
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from tests.unit.own_feedstock.conftest import NVIDIA, RECIPE, SOLIB, shared_object
 from tests.unit.own_feedstock.test_elf_runpath import runpath_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 LIBRARIES = ("libtensorflow_framework", "libtensorflow_cc")
 SITE = "lib/python3.11/site-packages"
@@ -211,50 +208,35 @@ def test_the_license_texts_are_at_the_recipes_paths(split: Any, make_wheel: Any,
     assert {path.name for path in (tmp_path / "licenses").iterdir()} <= named
 
 
-def no_wheel(_make: Callable[..., Path], _dist: Path) -> None:
-    """Leave the folder empty."""
-
-
-def two_wheels(make: Callable[..., Path], _dist: Path) -> None:
-    make(name="tensorflow")
-    make(name="tensorflow_cpu")
-
-
-def other_version(make: Callable[..., Path], dist: Path) -> None:
-    make().rename(dist / "tensorflow-2.20.0-cp311-cp311-manylinux_2_27_x86_64.whl")
-
-
-def other_python(make: Callable[..., Path], dist: Path) -> None:
-    make().rename(dist / "tensorflow-2.21.0-cp312-cp312-manylinux_2_27_x86_64.whl")
-
-
-def broken_archive(make: Callable[..., Path], _dist: Path) -> None:
-    make().write_bytes(b"PK\x03\x04 and no more")
-
-
-def stray_file(make: Callable[..., Path], _dist: Path) -> None:
-    make(**{"tensorflow_extra/__init__.py": b""})
-
-
-def outside(make: Callable[..., Path], _dist: Path) -> None:
-    make(**{"tensorflow/../../../escaped": b""})
-
-
-def no_module(make: Callable[..., Path], _dist: Path) -> None:
-    make(**{"tensorflow/python/_pywrap.so": b"text"})
+WHEEL = "tensorflow-2.{}-cp{}-cp{}-manylinux_2_27_x86_64.whl"
 
 
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (no_wheel, "must hold exactly one wheel; found none"),
-        (two_wheels, "found tensorflow-2.21.0-cp311"),
-        (other_version, "is not a wheel of version 2.21.0"),
-        (other_python, "is for Python 3.12, the prefix has Python 3.11"),
-        (broken_archive, "not a zip file"),
-        (stray_file, "belongs to no output: tensorflow_extra/__init__.py"),
-        (outside, "a file with the name tensorflow/../../../escaped"),
-        (no_module, "tensorflow/python/_pywrap.so is not a shared object"),
+        (lambda _make, _dist: None, "must hold exactly one wheel; found none"),
+        (
+            lambda make, _: [make(name=name) for name in ("tensorflow", "tensorflow_cpu")],
+            "found tensorflow-2.21.0-cp311",
+        ),
+        (lambda make, dist: make().rename(dist / WHEEL.format("20.0", 311, 311)), "is not a wheel of version 2.21.0"),
+        (
+            lambda make, dist: make().rename(dist / WHEEL.format("21.0", 312, 312)),
+            "is for Python 3.12, the prefix has Python 3.11",
+        ),
+        (lambda make, _: make().write_bytes(b"PK\x03\x04 and no more"), "not a zip file"),
+        (
+            lambda make, _: make(**{"tensorflow_extra/__init__.py": b""}),
+            "belongs to no output: tensorflow_extra/__init__.py",
+        ),
+        (
+            lambda make, _: make(**{"tensorflow/../../../escaped": b""}),
+            "a file with the name tensorflow/../../../escaped",
+        ),
+        (
+            lambda make, _: make(**{"tensorflow/python/_pywrap.so": b"text"}),
+            "tensorflow/python/_pywrap.so is not a shared object",
+        ),
     ],
 )
 def test_a_wheel_that_will_not_do_is_refused_in_one_line(

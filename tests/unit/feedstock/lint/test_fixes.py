@@ -128,13 +128,6 @@ def test_line_breaks_of_windows_stay(tmp_path: Path) -> None:
     assert corrected(tmp_path, broken) == windows
 
 
-def test_a_corrected_recipe_is_not_changed_again(tmp_path: Path) -> None:
-    broken = changed(changed(META, "zlib >=1.2,<2", "zlib>=1.2,<2"), "{{ name }}-", "{{name}}-")
-    once = corrected(tmp_path, broken)
-    assert once == META
-    assert corrected(tmp_path, once) == once
-
-
 def test_a_correction_that_would_change_values_is_withdrawn(tmp_path: Path) -> None:
     # The duplicate key cannot move: the first of two counts for the linter, the last one for conda-build.
     broken = changed(NOARCH, "requirements:", "about:\n  home: https://example.com\n\nrequirements:")

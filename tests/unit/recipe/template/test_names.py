@@ -110,7 +110,6 @@ def test_templates_see_the_environment_of_the_rendering_only(monkeypatch: pytest
         "{% if x %}\na\n",
         "{{ a\n" + "b\n" * 600,
     ],
-    ids=["macro", "import", "trimmed", "block set", "unclosed block", "unclosed expression"],
 )
 def test_a_template_whose_parts_depend_on_each_other_is_not_cut(text: str) -> None:
     with pytest.raises(NotSeparable):

@@ -87,8 +87,11 @@ def test_the_legacy_noarch_python_is_no_noarch_of_conda_build(tmp_path: Path) ->
 
 
 def test_an_output_that_names_itself_is_rendered_without_it(tmp_path: Path) -> None:
-    (output,) = rendered(tmp_path, f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n      run:\n        - b\n")
-    assert output["requirements"]["run"] == []
+    needs = {"build": "python", "host": "b", "run": "python\n        - b"}
+    sections = "".join(f"      {section}:\n        - {spec}\n" for section, spec in needs.items())
+    (output,) = rendered(tmp_path, f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n{sections}")
+    assert (output["requirements"]["host"], output["requirements"]["run"]) == ([], ["python"])
+    assert output["build"].startswith("py311"), "by what build requires, for there is no host"
 
 
 def test_text_in_the_place_of_a_list_stays_text(tmp_path: Path) -> None:
