@@ -244,24 +244,33 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
     arguments["remote_credentials"] = options.remote_credentials or cli_arguments.parse_credentials_setting(text)
     variables = conda_forge_build_variables(feedstock, environment)
-    from kiln.base import git
-
-    if git.is_dirty(commit := variables.get("sha", "")):
-        print(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty", file=sys.stderr)
-    remote_url, ci_url = repository_and_run_urls(environment)
+    origin = run_origin(variables, environment)
     return RunOptions(
         **{**arguments, "configs": configs},
         build=build,
         command=masked_command_line(),
         image=environment.get("DOCKER_IMAGE") or None,
         fetch=not options.dry_run,
-        remote_url=remote_url,
-        ci_url=ci_url,
-        workflow=workflow_uri(environment),
+        remote_url=origin["remote_url"],
+        ci_url=origin["ci_url"],
+        workflow=origin["workflow"],
         caller_variables=variables,
         client={**container_client_variables(environment), **pip_variables(environment), **secrets},
         script_values=secrets,
     )
+
+
+def run_origin(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what a run's report says of its origin, with a note on standard error where the work tree has changes.
+
+    ``variables`` are those of `conda_forge_build_variables`.
+    """
+    from kiln.base import git
+
+    if git.is_dirty(commit := variables.get("sha", "")):
+        print(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty", file=sys.stderr)
+    remote_url, ci_url = repository_and_run_urls(environment)
+    return {"commit": commit, "remote_url": remote_url, "ci_url": ci_url, "workflow": workflow_uri(environment)}
 
 
 def _budget_fields(options: argparse.Namespace) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class FleetRunConfig:
     Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, by default the
     type itself; when all are refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after
     its request at the latest. The ``controller`` is charged where the run is detached.
+    ``commit``, ``remote_url``, ``ci_url`` and ``workflow`` are those of `MatrixReport`.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
 
@@ -149,6 +150,10 @@ class FleetRunConfig:
     collect: float = 60.0
     packages: float = 0.0
     key: str = ""
+    commit: str = ""
+    remote_url: str = ""
+    ci_url: str = ""
+    workflow: str = ""
     keep_going: bool = False
     type_offers: Mapping[MachineType, tuple[Offer, ...]] = field(default_factory=dict)
     capacity_timeout: float = 3600.0

@@ -73,6 +73,10 @@ class FleetState:
             engine="rattler-build",
             container=f"fleet {self.run_config.id}",
             kiln_version=__version__,
+            commit=self.run_config.commit,
+            remote_url=self.run_config.remote_url,
+            ci_url=self.run_config.ci_url,
+            workflow=self.run_config.workflow,
             cost=self.cost,
             configs=tuple(self.configs.values()),
         )

@@ -19,7 +19,14 @@ from kiln.cli.fleet import detached, prices, slurm, teardown
 from kiln.cli.fleet import tests as fleet_tests
 from kiln.cli.fleet.arguments import add_arguments
 from kiln.cli.fleet.options import parse_options
-from kiln.cli.fleet.site import account_quotas, artifact_layout, playbook_site, require_recipe_support, run_folder
+from kiln.cli.fleet.site import (
+    account_quotas,
+    artifact_layout,
+    playbook_site,
+    require_recipe_support,
+    run_folder,
+    worker_build_variables,
+)
 from kiln.cli.main import make_pasteable
 from kiln.cli.output import run_view_of_configs
 from kiln.fleet.options import SLURM
@@ -294,6 +301,7 @@ def plan_run_config_and_site(
         cache=way.cache,
         wait_for_cold=way.wait_for_cold,
         key=selection.configs[0].inputs.shared,
+        **cli_options.run_origin(worker_build_variables(feedstock, options.environment), options.environment),
         cached_configs=selection.cached,
         tests=tests,
     )

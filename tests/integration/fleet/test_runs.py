@@ -202,10 +202,11 @@ def test_two_machines_build_four_configs_and_all_comes_home_through_a_corrupted_
         cwd=ROOT,
         text=True,
         capture_output=True,
-        env=variables(path, **secret),
+        env=variables(path, **secret, sha="0" * 39 + "1"),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
+    assert report(small).commit == "0" * 39 + "1", "which a release of these packages names"
     assert {config["state"] for config in json.loads(ended.stdout)["configs"]} == {"done"}
     assert spoiled.exists()
     assert (small.parent / "knocked").read_text() == "28\n", "the cache lets in none but the run's machines"
