@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 ANSIBLE = PACKAGE_ROOT / "ansible"
 SLURM = "slurm"
+CLOUDS = ("aws", "openstack")  # whose machines are charged for, whose capacity changes, and which have zones
 DEFAULT_TYPE = "compute-16"
 AWS_REGION = "us-east-1"  # that of the role kiln_aws
 LOSSES = 3  # workers that a config may lose; spot workers are lost as a matter of course:

@@ -8,6 +8,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.fleet.model import MachineType, Offer, WorkerRecord, WorkerState
+from kiln.fleet.options import CLOUDS
 from kiln.fleet.protocol import (
     ListedMachine,
     MachineAction,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 LOGGER = logging.getLogger(__name__)
 
-CLOUDS = frozenset({"aws", "openstack"})  # elsewhere nothing is charged for, and an undisturbed run asks nobody
 INTERVAL = 300.0  # seconds between two listings at most
 AFTER_REQUEST = 60.0  # seconds until a request's machines are listed
 SILENCE = 30.0  # seconds of a worker's silence after which its provider is asked whether it exists
@@ -76,6 +76,7 @@ class MachineListAuditor:
 
     @property
     def _is_cloud(self) -> bool:
+        # Elsewhere nothing is charged for, and an undisturbed run asks nobody.
         return self.state.run_config.machine_type.provider in CLOUDS
 
     # What follows

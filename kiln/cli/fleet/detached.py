@@ -20,7 +20,7 @@ from kiln.base.errors import (
     UsageError,
 )
 from kiln.base.patterns import escaped_for_terminal
-from kiln.cli.fleet.options import CHARGE, CLOUDS, RUN_ID
+from kiln.cli.fleet.options import CHARGE, RUN_ID
 from kiln.cli.fleet.site import (
     artifact_layout,
     executor_secret_variables,
@@ -34,7 +34,7 @@ from kiln.cli.fleet.site import (
 )
 from kiln.cli.main import make_pasteable
 from kiln.cli.options import container_client_variables
-from kiln.fleet.options import ANSIBLE
+from kiln.fleet.options import ANSIBLE, CLOUDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

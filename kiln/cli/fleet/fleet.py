@@ -35,7 +35,7 @@ from kiln.state.results import ConfigRun, ConfigState
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from kiln.fleet.ansible.playbooks import PlaybookSite
@@ -152,6 +152,7 @@ def run_fleet(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
     from kiln.fleet.records import FleetLedger
     from kiln.fleet.slurm.site import PROGRAMS as SLURM_PROGRAMS
     from kiln.run.report.page import report_as_json
+    from kiln.state.store import cache
 
     layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.slurm is not None else fleet_tests.PROGRAMS:
@@ -178,7 +179,11 @@ def run_fleet(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
         if selection.configs:
             run_config, site = plan_run_config_and_site(options, feedstock, selection, previous, ledger, tests)
             configs = {config.config: config for config in selection.all}
-            keep = functools.partial(add_collected_packages, feedstock, configs)
+
+            def keep(config: str, packages: Sequence[PackageReport]) -> tuple[PackageReport, ...]:
+                """Add the packages of a collected config to the channel, and return them with their paths there."""
+                return cache.add_collected_packages(feedstock, configs[config], packages) if packages else ()
+
             build_stage = functools.partial(fleet_run.execute_fleet_run, run_config, site, keep=keep)
         view = run_view_of_configs(feedstock, [config.config for config in selection.all])
         with process_table.termination_as_interrupt(), cli_output.survive_hangup(), view:
@@ -246,15 +251,6 @@ def print_quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> 
 
     for line in plan_plan.quota_warnings(plan, offers):
         print(line, file=sys.stderr)
-
-
-def add_collected_packages(
-    feedstock: Feedstock, configs: Mapping[str, RemoteConfig], config: str, packages: Sequence[PackageReport]
-) -> tuple[PackageReport, ...]:
-    """Add the packages of a collected config to the channel, and return them with their paths there."""
-    from kiln.state.store import cache
-
-    return cache.add_collected_packages(feedstock, configs[config], packages) if packages else ()
 
 
 def plan_run_config_and_site(

@@ -12,7 +12,7 @@ from kiln.base.errors import UsageError
 from kiln.base.text import duration_seconds
 from kiln.cli import arguments
 from kiln.fleet import options as fleet_options
-from kiln.fleet.options import SLURM, FleetOptions
+from kiln.fleet.options import CLOUDS, SLURM, FleetOptions
 
 if TYPE_CHECKING:
     import argparse
@@ -29,7 +29,6 @@ SLURM_CORES, SLURM_MEMORY = 16, 32_000_000_000  # of a job: those of compute-16
 SLURM_OPTIONS = ("folder", "cores", "memory", "time", "partition", "account", "qos", "option")
 # Options of other providers: a cluster has its own accounting, and jobs share a compile in the shared folder.
 NOT_OF_SLURM = ("types", "cache", "spot", "cost_limit", "images", "gpu_tests")
-CLOUDS = ("aws", "openstack")  # whose capacity changes, and which have zones
 # Options that have an effect for some providers only. The simulated machines of "local" can be refused, too.
 OPTIONS_OF = {
     "zones": CLOUDS,

@@ -10,9 +10,8 @@ from kiln.base.errors import AlreadyRunning, CredentialsRefused, KilnError, Mach
 from kiln.base.system.machine import PACKAGE_ROOT
 from kiln.base.text import table
 from kiln.cli.fleet import detached, slurm
-from kiln.cli.fleet.options import CLOUDS
 from kiln.cli.fleet.site import artifact_layout, playbook_site, provider_variables_without_secrets
-from kiln.fleet.options import SLURM
+from kiln.fleet.options import CLOUDS, SLURM
 
 if TYPE_CHECKING:
     import argparse
