@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kiln.publish.servers.servers import Server
-    from kiln.publish.stores.folder import Lease
-    from kiln.publish.stores.s3 import S3Store
+    from kiln.publish.stores.s3 import Lease, S3Store
 
 
 ROOT = Path(__file__).parents[2]
