@@ -177,15 +177,17 @@ def capture(
     timeout: float | None = None,
     secrets: Sequence[str] = (),
     stdin: str | None = None,
+    most: int | None = None,
 ) -> ProcessResult:
     """Run a program and return its standard output, complete and unmasked; the tail has only its errors.
 
-    The program reads ``stdin``, or nothing.
-
-    Raises MissingTool when the program is not found.
+    The program reads ``stdin``, or nothing. It is ended as if it ran out of time once its output has more bytes than
+    ``most``. Raises MissingTool when the program is not found.
     """
     with _OutputRecorder(log=None, secrets=secrets, on_line=None, tail_lines=TAIL_LINES) as listener:
-        return _run_process(argv, env=env, cwd=cwd, timeout=timeout, listener=listener, stdin=stdin, apart=True)
+        return _run_process(
+            argv, env=env, cwd=cwd, timeout=timeout, listener=listener, stdin=stdin, most=most, apart=True
+        )
 
 
 @contextlib.contextmanager
@@ -354,6 +356,7 @@ def _run_process(
     stdin: str | None,
     apart: bool = False,
     idle: float | None = None,
+    most: int | None = None,
 ) -> ProcessResult:
     words = tuple(os.fspath(word) for word in argv)
     text = listener.masked(shlex.join(words))
@@ -368,9 +371,8 @@ def _run_process(
     try:
         if stdin is not None:
             threading.Thread(target=_write_stdin, args=(process, stdin.encode()), daemon=True).start()
-        in_time = _read_output(
-            process, listener, stdout, until=None if timeout is None else start + timeout, idle_time=idle_time
-        )
+        until = None if timeout is None else start + timeout
+        in_time = _read_output(process, listener, stdout, until=until, idle_time=idle_time, most=most)
     finally:
         _end_process_group(process)
     listener.record_last_line()
@@ -448,8 +450,9 @@ def _read_output(
     *,
     until: float | None,
     idle_time: _IdleLimit,
+    most: int | None,
 ) -> bool:
-    """Read until the process has ended; return False when it ran out of time, or was idle for too long."""
+    """Read until the process has ended; return False when it ran out of time, was idle or wrote too much."""
     ended = False  # before the last read: else that may have missed the last lines
     with contextlib.closing(PipeReader(filter(None, (process.stdout, process.stderr)))) as reader:
         while reader.is_open:
@@ -459,7 +462,7 @@ def _read_output(
             for pipe, chunk in chunks:
                 to_answer = pipe is process.stdout and process.stderr is not None
                 (stdout.extend if to_answer else listener.record_chunk)(chunk)
-            if idle_time.is_exceeded_after_read(received=bool(chunks)):
+            if idle_time.is_exceeded_after_read(received=bool(chunks)) or (most is not None and len(stdout) > most):
                 return False
             if ended and not chunks:
                 return True  # a child in the background may keep the pipe open forever

@@ -324,7 +324,7 @@ def collect_from_controller(
     folder = target.absolute() / ".part" if target is not None else run_folder(feedstock, key.run) / "collected"  # type: ignore[arg-type]
     with exclusive_collection_lock(folder, key.run):
         state = connection.export_results_on_controller()
-        connection.fetch_exported_files(folder, sizes=follow.announced_sizes(state))
+        connection.fetch_exported_files(folder, follow.announced_files(state))
         if state["report"] is None:
             print("\n".join(state["output"]), file=sys.stderr)
             print(f"the fleet run {key.run} has ended before its first build", file=sys.stderr)

@@ -337,6 +337,7 @@ def start_run_on_controller(site: PlaybookSite, settings: ControllerSettings) ->
 
 ANSWER_SECONDS = 120.0  # for an answer
 LONGEST_LOG = 64 << 20  # bytes of a log, and of the run's state
+LONGEST_ANSWER = 64 << 20  # bytes, of which a run of a thousand configs needs a few millions
 
 
 class ControllerClient:
@@ -358,7 +359,7 @@ class ControllerClient:
     def send_request(self, request: str) -> process.ProcessResult:
         """Have something done, such as the run stopped (``stop``), and return the answer; raises MachinesUnknown."""
         return self._require_success(
-            process.capture((*self.words, request), env=self.environment, timeout=ANSWER_SECONDS)
+            process.capture((*self.words, request), env=self.environment, timeout=ANSWER_SECONDS, most=LONGEST_ANSWER)
         )
 
     def confirm_collected(self) -> bool:
@@ -385,24 +386,26 @@ class ControllerClient:
 
         return process.run((*self.words, "follow"), env=self.environment, on_line=pass_on_message)
 
-    def fetch_exported_files(self, folder: Path, *, sizes: Sequence[int]) -> None:
+    def fetch_exported_files(self, folder: Path, files: Mapping[str, int | None]) -> None:
         """Copy what was exported into a folder; a copy that was interrupted goes on.
 
-        ``sizes`` are the bytes of the packages. What is longer than each of them, and than a log may be, is left out;
-        the system stops a sender that sends more than it has announced.
+        ``files`` are the announced ones by their paths, with the bytes of packages; others are not fetched. One that is
+        longer than each package, and than a log may be, is left out; the system stops a sender that sends more.
 
         Raises:
             DiskFull: the packages would fill the disk.
             MachinesUnknown: when it failed.
         """
+        sizes = [size for size in files.values() if size is not None]
         limit = max((LONGEST_LOG, *sizes))
         base_files.require_disk_space(folder, sum(sizes) + LONGEST_LOG, for_what="collecting the packages")
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         shell, host = shlex.join(self.words[:-1]), self.words[-1]
-        options = ("--recursive", "--times", "--partial", "--timeout=120", f"--max-size={limit}", f"--rsh={shell}")
+        options = ("--times", "--partial", "--timeout=120", f"--max-size={limit}", f"--rsh={shell}")
+        listed = ("--files-from=-", "--ignore-missing-args")
         limited = ("sh", "-c", 'ulimit -f "$0" && exec "$@"', str(-(-limit // 512)))  # in blocks, as POSIX has it
-        argv = (*limited, "rsync", *options, f"{host}:export/", f"{folder}/")
-        self._require_success(process.capture(argv, env=self.environment))
+        argv = (*limited, "rsync", *options, *listed, f"{host}:export/", f"{folder}/")
+        self._require_success(process.capture(argv, env=self.environment, stdin="".join(f"{name}\n" for name in files)))
 
     def _request_json(self, request: str) -> dict[str, Any]:
         try:

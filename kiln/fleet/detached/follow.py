@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenPackage, MachinesUnknown, WorkersLost
+from kiln.base.patterns import is_config_name
 from kiln.base.serialization import from_json_values
 from kiln.fleet import inventory
+from kiln.fleet.detached.server import TESTS
 from kiln.fleet.model import LEASE, FleetRun
 from kiln.state.ledger.json_columns import record_from_json
 from kiln.state.results import ConfigRun, MatrixReport, RunCost
@@ -26,21 +29,35 @@ if TYPE_CHECKING:
     from kiln.state.results import RunObserver
 
 
-def announced_sizes(state: Mapping[str, Any]) -> list[int]:
-    """Return the bytes of the packages of a run, by the state that its controller has sent.
+def announced_files(state: Mapping[str, Any]) -> dict[str, int | None]:
+    """Return the results of a run by their paths, packages with their bytes, by the state that its controller has sent.
 
     Raises:
         BrokenPackage: the state is invalid.
     """
+    result: dict[str, int | None] = dict.fromkeys(("state.json", "output.log", "playbooks.log"))
+    what = "the controller sent an invalid state of the run"
     try:
-        configs = (state["report"] or {}).get("configs", ())
-        sizes = [package["artifact"]["size"] for config in configs for package in config["packages"]]
+        configs = [
+            (config["config"], [package["artifact"] for package in config["packages"]])
+            for config in (state["report"] or {}).get("configs", ())
+        ]
+        packages = [
+            (str(artifact["subdir"]), PurePosixPath(artifact["path"]).name, artifact["size"])
+            for _, artifacts in configs
+            for artifact in artifacts
+        ]
     except (AttributeError, LookupError, TypeError) as error:
-        raise BrokenPackage("the controller sent an invalid state of the run", why=repr(error)) from error
-    for size in sizes:
+        raise BrokenPackage(what, why=repr(error)) from error
+    for config, _ in configs:
+        if not (isinstance(config, str) and is_config_name(config)):
+            raise BrokenPackage(what, why=f"{str(config)[:80]!r} is not the name of a config")
+        result |= dict.fromkeys(f"logs/{config}{ending}" for ending in (".log", TESTS))
+    for subdir, name, size in packages:
         if type(size) is not int or size < 0:
-            raise BrokenPackage("the controller sent an invalid state of the run", why=f"a package of {size!r} bytes")
-    return sizes
+            raise BrokenPackage(what, why=f"a package of {str(size)[:80]} bytes")
+        result[f"packages/{deliveries.require_package_name(subdir, name)}"] = size
+    return result
 
 
 def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:

@@ -53,9 +53,7 @@ def verify_received_package(folder: Path, report: PackageReport, *, sender: str)
     """
     artifact = report.artifact
     name = artifact.path.name
-    is_package = is_channel_subdir(artifact.subdir) and _NAME.fullmatch(name)
-    if not (is_package or WHEEL.fullmatch(f"{artifact.subdir}/{name}")):
-        raise BrokenPackage(f"{artifact.subdir}/{name} is not the name of a package")
+    require_package_name(artifact.subdir, name)
     if type(artifact.size) is not int or artifact.size < 0:
         raise BrokenPackage(f"{name} cannot have {artifact.size} bytes")
     path = folder / artifact.subdir / name
@@ -69,6 +67,13 @@ def verify_received_package(folder: Path, report: PackageReport, *, sender: str)
         raise HashMismatch(f"{name} is corrupt", why=why)
     tests = dataclasses.replace(report.tests, log=None)
     return dataclasses.replace(report, artifact=dataclasses.replace(artifact, path=path), tests=tests)
+
+
+def require_package_name(subdir: str, name: str) -> str:
+    """Return the place of a package or wheel in a channel; raises BrokenPackage where it cannot be one."""
+    if (is_channel_subdir(subdir) and _NAME.fullmatch(name)) or WHEEL.fullmatch(f"{subdir}/{name}"):
+        return f"{subdir}/{name}"
+    raise BrokenPackage(f"{subdir}/{name} is not the name of a package")
 
 
 def require_packages_of_config(

@@ -35,7 +35,7 @@ from tests.fleets import fleet_options
 from tests.unit.fleet.detached.test_follow import fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping
 
 RUN = "0a1b2c3d"
 
@@ -66,7 +66,7 @@ class Connection:
     def export_results_on_controller(self) -> dict[str, Any]:
         return {"process": "ended", "exit_code": 0, "report": {}, "output": ["\x1b[2Jkiln: done\tnow"]}
 
-    def fetch_exported_files(self, folder: Path, *, sizes: Sequence[int]) -> None:
+    def fetch_exported_files(self, folder: Path, files: Mapping[str, int | None]) -> None:
         fetched(folder)
 
     def stream_config_log(self, config: str, on_line: Callable[[str], None]) -> None:
@@ -157,9 +157,9 @@ def collect(monkeypatch: pytest.MonkeyPatch, folder: Path, *, run: str = RUN, fi
     connect(monkeypatch, connection)
     fetch = connection.fetch_exported_files
 
-    def fetch_state(target: Path, *, sizes: Sequence[int]) -> None:
+    def fetch_state(target: Path, files: Mapping[str, int | None]) -> None:
         target.mkdir(parents=True)
-        fetch(target, sizes=sizes)
+        fetch(target, files)
         state = json.loads((target / "state.json").read_text())
         state["fleet"]["finished"] = finished
         (target / "state.json").write_text(json.dumps(state))

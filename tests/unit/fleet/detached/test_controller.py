@@ -119,20 +119,48 @@ def test_a_controller_that_sends_more_than_it_announced_is_stopped(size: int, is
         contextlib.nullcontext() if is_taken else pytest.raises(MachinesUnknown),
     ):
         patch.setattr(controller, "LONGEST_LOG", 1024)
-        client.fetch_exported_files(tmp_path / "new", sizes=[10, 4096])
+        client.fetch_exported_files(tmp_path / "new", {"state.json": None, "a": 10, "b": 4096})
     assert (tmp_path / "new" / "a.conda").stat().st_size <= 4096
 
 
-@pytest.mark.parametrize("size", [-1, "1", True, None, 1.5])
-def test_sizes_that_are_none_are_refused(size: object) -> None:
-    state = {"report": {"configs": [{"packages": [{"artifact": {"size": size}}]}]}}
+def state_of(config: str = "cpu", subdir: str = "linux-64", name: str = "a-1-0.conda", size: object = 10) -> Any:
+    package = {"artifact": {"subdir": subdir, "path": f"/there/{subdir}/{name}", "size": size}}
+    return {"report": {"configs": [{"config": config, "packages": [package]}]}}
+
+
+def test_what_was_announced_is_fetched_and_nothing_else() -> None:
+    always = {"state.json", "output.log", "playbooks.log"}
+    assert follow.announced_files({"report": None}).keys() == always
+    files = follow.announced_files(state_of())
+    assert files.keys() - always == {"logs/cpu.log", "logs/cpu.test.log", "packages/linux-64/a-1-0.conda"}
+    assert {name: size for name, size in files.items() if size is not None} == {"packages/linux-64/a-1-0.conda": 10}
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        *(state_of(size=size) for size in (-1, "1", True, None, 1.5)),
+        *(state_of(config=config) for config in ("../cpu", "", "-r", "a\nb")),
+        *(state_of(name=name) for name in ("a", "-a-1-0.conda", "a-1-0.conda\nb")),
+        state_of(subdir="linux-64/../.."),
+        {"report": ["a"]},
+        {"report": {"configs": [{}]}},
+        {},
+    ],
+)
+def test_an_invalid_state_is_refused(state: Any) -> None:
     with pytest.raises(BrokenPackage):
-        follow.announced_sizes(state)
-    invalid: tuple[dict[str, Any], ...] = ({"report": ["a"]}, {"report": {"configs": [{}]}}, {})
-    for broken in invalid:
-        with pytest.raises(BrokenPackage):
-            follow.announced_sizes(broken)
-    assert follow.announced_sizes({"report": None}) == []
+        follow.announced_files(state)
+
+
+@pytest.mark.processes
+def test_an_answer_that_does_not_end_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec cat /dev/zero\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setattr(controller, "LONGEST_ANSWER", 1 << 20)
+    client = controller.ControllerClient(KEY, ("ssh", "host"), {"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    with pytest.raises(MachinesUnknown):
+        client.run_state()
 
 
 ROOT = Path(__file__).parents[4]
