@@ -38,7 +38,10 @@ def done(ended: subprocess.CompletedProcess[str]) -> str:
 @pytest.fixture(scope="module")
 def feedstock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small feedstock, fit to be released, with one of its configs built on this machine."""
-    root = tmp_path_factory.mktemp("feedstock") / "small"
+    return built_feedstock(tmp_path_factory.mktemp("feedstock") / "small")
+
+
+def built_feedstock(root: Path) -> Path:
     shutil.copytree(SMALL, root)
     meta, script = root / "recipe" / "meta.yaml", root / "recipe" / "build.sh"
     archive = downloaded_source(root.with_name("engine.tar.gz"))
@@ -215,23 +218,15 @@ def index(channel: Path) -> dict[str, Any]:
     return told
 
 
-# The last, since it builds the config from another recipe
-
-
 @pytest.mark.sampled
-def test_another_recipe_or_a_build_that_depends_on_the_hour_is_not_the_same(
-    feedstock: Path, channel: Path, tmp_path: Path
-) -> None:
-    package = packages(channel)[1]
+def test_another_recipe_or_a_build_that_depends_on_the_hour_is_not_the_same(tmp_path: Path) -> None:
+    feedstock = built_feedstock(tmp_path / "small")
+    done(kiln(feedstock, *publish(tmp_path / "before")))
     script = feedstock / "recipe" / "install-app.sh"
-    before = script.read_text()
-    try:
-        script.write_text(f"{before}date +%s%N >$PREFIX/when\n")
-        assert "is not the one that" in broken(kiln(feedstock, "rebuild", package))
-        done(kiln(feedstock, "build", CONFIG, "--container", "none"))
-        done(kiln(feedstock, *publish(tmp_path / "channel")))
-        other = kiln(feedstock, "rebuild", packages(tmp_path / "channel")[1])
-        assert other.returncode == NotReproduced.exit_code
-        assert "when: content" in other.stderr
-    finally:
-        script.write_text(before)
+    script.write_text(f"{script.read_text()}date +%s%N >$PREFIX/when\n")
+    assert "is not the one that" in broken(kiln(feedstock, "rebuild", packages(tmp_path / "before")[1]))
+    done(kiln(feedstock, "build", CONFIG, "--container", "none"))
+    done(kiln(feedstock, *publish(tmp_path / "channel")))
+    other = kiln(feedstock, "rebuild", packages(tmp_path / "channel")[1])
+    assert other.returncode == NotReproduced.exit_code
+    assert "when: content" in other.stderr
