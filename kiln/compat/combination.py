@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import UsageError, did_you_mean
@@ -143,6 +144,12 @@ EXAMPLES = {  # of versions that can be left open, by their names
 VERSIONS = tuple(EXAMPLES)
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
+# What GPUs with one compute capability are told apart by: memory, form, clocks, a part of one (MIG), the market.
+_MEANINGLESS = lazy_pattern(
+    r"(?: |(?<= )(?:\d{1,3} (?:gb?|gib)|hbm \d ?e?|e|mig|\d g|gb|(?:sxm|pcie?|nvl|dgxs|fhhl|oam)(?: \d)?|hgx|ti|super"
+    r"|laptop|mobile|desktop|n?v?gpu|with|max q|design|generation|d|jetson|agx|developer kit|module"
+    r"|(?:server|workstation|sff) edition|max q workstation edition)(?= ))*"
+)
 _COMPILER = lazy_pattern(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
 
 
@@ -250,17 +257,14 @@ def find_gpu(name: str) -> Gpu:
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
-    family = name.lower().partition(".")[0]
+    machine_name = name.lower().removeprefix("standard_")
+    family = machine_name.partition(".")[0]
     for machine in tables.table_rows("cloud"):
-        if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
+        if fnmatchcase(family, machine["machine"]):
             row = _find_gpu_row(machine["gpu"])
             assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
             doubt = "" if machine["verified"] == "yes" else ", not verified"
-            return Gpu(
-                name=f"{row['gpu']} of {machine['machine']}{doubt}",
-                capability=row["capability"],
-                rows=(machine, row),
-            )
+            return Gpu(name=f"{row['gpu']} of {family}{doubt}", capability=row["capability"], rows=(machine, row))
     row = _find_gpu_row(name)
     if row is None:
         makers = "only NVIDIA's GPUs have one, and no other runs a build for CUDA"
@@ -271,15 +275,21 @@ def find_gpu(name: str) -> Gpu:
 
 
 def _find_gpu_row(name: str) -> Row | None:
-    """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
+    """Return the row of a GPU as NVIDIA's tools write it: the longest name that leaves no word with a meaning."""
     words = _normalized_gpu_name(name)
-    rows = [row for row in tables.table_rows("gpu") if _normalized_gpu_name(row["gpu"]) in words]
-    return max(rows, key=lambda row: len(row["gpu"]), default=None)
+    rows = [
+        row
+        for row in tables.table_rows("gpu")
+        if (own := _normalized_gpu_name(row["gpu"])) in words
+        and _MEANINGLESS.fullmatch(words.replace(own, "  ", 1).replace(f" {row['architecture'].lower()} ", "  "))
+    ]
+    return max(rows, key=lambda row: len(_normalized_gpu_name(row["gpu"])), default=None)
 
 
 def _normalized_gpu_name(name: str) -> str:
     """Return the letters and the numbers of a name as words: `` rtx 5090 `` for ``RTX-5090`` and ``rtx5090``."""
-    return f" {' '.join(re.findall(r'[a-z]+|[0-9]+', name.lower()))} "
+    words = [word for word in re.findall(r"[a-z]+|[0-9]+", name.lower()) if word not in {"nvidia", "geforce", "tesla"}]
+    return f" {' '.join(words)} "
 
 
 def _similar_gpu_names_hint(name: str) -> str:
@@ -289,7 +299,8 @@ def _similar_gpu_names_hint(name: str) -> str:
     candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
-    return did_you_mean(name, [other for other in names if _is_possible_misspelling(name, other)])
+    shorter = [other for other in names if _normalized_gpu_name(other) in _normalized_gpu_name(name)]
+    return did_you_mean(name, shorter or [other for other in names if _is_possible_misspelling(name, other)])
 
 
 def _is_truncated_gpu_name(name: str, other: str) -> bool:
