@@ -35,7 +35,7 @@ OPTIONS = {
     "glibc": "check this version of the C library",
 }
 VARIANT_FILE = "conda_build_config.yaml"
-MACHINE = ("driver", "loaded", "glibc", "avx", "gpus")
+MACHINE = ("driver", "loaded", "glibc", "avx", "arch", "gpus")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--built-for", metavar="LIST", help="check builds for these GPU targets: sm_70,sm_80,compute_90"
     )
+    parser.add_argument("--arch", metavar="ARCH", help="check this processor: x86_64 or aarch64")
     parser.add_argument("--here", action="store_true", help="add this machine's driver, GPUs and C library")
     parser.add_argument("--log", metavar="FILE", help="explain the failure in this log; '-' reads standard input")
     parser.add_argument("--error", metavar="TEXT", help="explain this error message")
@@ -60,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
-    names = (*OPTIONS, "gpu", "cc", "built_for")
+    names = (*OPTIONS, "gpu", "cc", "built_for", "arch")
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
     _require_at_most_one_question(options, versions)
     if options.log is not None or options.error is not None:

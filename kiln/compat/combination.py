@@ -142,6 +142,7 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "glibc": "2.28",
 }
 VERSIONS = tuple(EXAMPLES)
+ARCHS = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
 # What GPUs with one compute capability are told apart by: memory, form, clocks, a part of one (MIG), the market.
@@ -166,6 +167,13 @@ class Gpu:
         """The GPU for people: ``V100 (7.0)``."""
         return self.capability if self.name == self.capability else f"{self.name} ({self.capability})"
 
+    @property
+    def arch_row(self) -> Row | None:
+        """The row that names the processor, if all machines with the GPU have that of it: Jetson, GH200, Thor."""
+        rows = [row for row in self.rows if row.table == "gpu"]
+        rows = rows or [row for row in tables.table_rows("gpu") if row["capability"] == self.capability]
+        return rows[0] if rows and all(row["arch"] for row in rows) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
@@ -174,7 +182,7 @@ class Combination:
     ``compiler`` is ``gcc 13`` or ``clang 18.1.8``; ``host`` is nvcc's host compiler where it is another one.
     ``built_for`` is a list of compute capabilities in the notation of TensorFlow's builds, ``sm_70`` for machine code,
     ``compute_90`` for machine code and PTX. ``loaded`` is the version of the driver's kernel module where it may differ
-    from that of its library, ``driver``. ``avx`` is the processor's.
+    from that of its library, ``driver``. ``avx`` and ``arch`` (``x86_64``, ``aarch64``) are the processor's.
     """
 
     tf: str | None = None
@@ -189,6 +197,7 @@ class Combination:
     loaded: str | None = None
     glibc: str | None = None
     avx: bool | None = None
+    arch: str | None = None
     gpus: tuple[Gpu, ...] = ()
     built_for: tuple[str, ...] = ()
 
@@ -207,6 +216,7 @@ class Combination:
             value if name == "compiler" else f"{names.get(name, name)} {value}"
             for name, value in self.specified_versions()
         ]
+        words += [self.arch] if self.arch else []
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(words) or "nothing that a table is about"
@@ -234,9 +244,11 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
         UsageError: for an invalid version or compiler, or an unknown GPU.
     """
     texts = {name: value.strip() for name, value in options.items() if value is not None}
-    compiler_name, host, gpu_names, built_for = (
-        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
+    compiler_name, host, gpu_names, built_for, arch = (
+        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for", "arch")
     )
+    if arch is not None and arch not in ARCHS:
+        raise UsageError(f"--arch {arch!r} is not a processor of the tables", hint=" or ".join(ARCHS))
     for name, value in texts.items():
         if not is_version(value):
             raise UsageError(
@@ -245,6 +257,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
     return Combination(
         compiler=None if compiler_name is None else _parse_compiler(compiler_name),
         host=None if host is None else _parse_compiler(host),
+        arch=None if arch is None else ARCHS[arch],
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
         if built_for is None

@@ -25,6 +25,7 @@ from kiln.compat.combination import (
 )
 from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import judge_known_failures
+from kiln.compat.rules.tensorflow import judge_build_and_architecture
 from kiln.compat.tables import is_at_least, lowest_and_highest, overlaps_range, version_numbers, versions_agree
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _with_other_releases(original: Combination) -> Iterator[Combination]:
 
 def _candidate_cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
-    if release.cuda is None and any(judge_known_failures(release)):
+    if release.cuda is None and any((*judge_known_failures(release), *judge_build_and_architecture(release))):
         # not upstream's wheel
         yield from filter(partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions())
     if release.cuda is not None:

@@ -194,6 +194,7 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_cudnn_and_machine,
     tensorflow.judge_wheel_and_glibc,
     tensorflow.judge_wheel_and_processor,
+    tensorflow.judge_build_and_architecture,
 )
 
 

@@ -52,7 +52,7 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
         return finding_with_rows(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
     if number < capabilities[0]:
         return finding_with_rows(rule, CANNOT, f"{reach}; {gpu.text} is older than all of them", row, *gpu.rows)
-    if any(older // 10 == number // 10 and older < number for older in capabilities):
+    if any(_runs_machine_code(older, number) for older in capabilities):
         return finding_with_rows(
             rule, WORKS, f"{reach}; {gpu.text} runs the machine code of an older GPU of its generation", row, *gpu.rows
         )
@@ -61,6 +61,14 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
         "the first start, minutes to half an hour"
     )
     return finding_with_rows(rule, COSTS, reason, row, *gpu.rows)
+
+
+def _runs_machine_code(code: int, number: int) -> bool:
+    """Return whether a GPU runs machine code: of its generation, not newer, and of Tegra only with Tegra.
+
+    Source: CUDA C++ Programming Guide, binary compatibility.
+    """
+    return code // 10 == number // 10 and code <= number and tables.is_tegra(code) == tables.is_tegra(number)
 
 
 def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
@@ -90,9 +98,7 @@ def _finding_on_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tu
     rule, number, listed = "what is built and GPU", capability_number(gpu.capability), ",".join(capabilities)
     if tables.oldest_cuda_row_for_capability(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    if any(
-        capability_number(code) // 10 == number // 10 and capability_number(code) <= number for code in capabilities
-    ):
+    if any(_runs_machine_code(capability_number(code), number) for code in capabilities):
         return finding_with_rows(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
     if any(not code.startswith("sm_") and capability_number(code) <= number for code in capabilities):
         reason = (

@@ -237,13 +237,42 @@ def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:
     """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
     if combination.tf is None or combination.avx is not False:
         return
-    row = next(iter(tables.rows_including(tables.table_rows("processor"), combination.tf)), None)
+    row = _processor_row("avx", combination.tf)
     if row is not None:
         reason = (
             f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "
             "compile it with microarch_level 1"
         )
         yield finding_with_rows("wheel and processor", CANNOT, reason, row)
+
+
+def _processor_row(needs: str, tf: str) -> Row | None:
+    rows = [row for row in tables.table_rows("processor") if row["needs"] == needs]
+    return next(iter(tables.rows_including(rows, tf)), None)
+
+
+def judge_build_and_architecture(combination: Combination) -> Iterator[Finding]:
+    """Refuse upstream's wheel on a GPU beside an aarch64 processor, and a GPU beside a processor that it never has."""
+    rule = "processor"
+    fixed = [(gpu, row) for gpu in combination.gpus if (row := gpu.arch_row)]
+    for gpu, row in fixed if combination.arch == "x86_64" else ():
+        yield finding_with_rows(rule, CANNOT, f"{gpu.text} is only in machines with an aarch64 processor", row)
+    if combination.arch == "x86_64" or not (fixed or combination.arch) or combination.built_for:
+        return
+    own = tables.tensorflow_row(combination.tf) if combination.tf else None
+    if combination.serving:
+        yield unknown_finding(rule, f"no table has Serving {combination.serving} for aarch64")
+    if combination.tf is None or (own and combination.cuda and not versions_agree(own["cuda"], combination.cuda)):
+        return  # not upstream's wheel
+    source = _processor_row("x86_64 for CUDA", combination.tf)
+    needs_cuda = combination.gpus or combination.cuda or combination.driver
+    what = f"upstream's wheel of TensorFlow {combination.tf} for aarch64"
+    if source is None:
+        yield unknown_finding(rule, f"no table has {what}")
+    else:
+        instead = "; compile it for the GPU (--built-for)" if needs_cuda else ""
+        verdict = CANNOT if needs_cuda else WORKS
+        yield finding_with_rows(rule, verdict, f"{what} has no CUDA{instead}", source, *(row for _, row in fixed))
 
 
 def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ ROWS = {
     "driver_gpu": 3,
     "gpu": 165,
     "known_failure": 4,
-    "processor": 1,
+    "processor": 2,
     "serving": 18,
     "tensorflow": 38,
     "upstream": 2,
