@@ -142,6 +142,7 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "glibc": "2.28",
 }
 VERSIONS = tuple(EXAMPLES)
+COMPILERS = {"gcc": "GCC", "clang": "clang"}
 ARCHS = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
@@ -384,7 +385,9 @@ def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
     if "." not in cuda:  # a major version alone means its newest minor version
         cuda = next((minor for minor in tables.cuda_minor_versions() if versions_agree(minor, cuda)), cuda)
     compiler = combination.host or combination.compiler or ""
-    gcc = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_gcc(combination.cuda)
+    gcc = (
+        compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_compiler(combination.cuda)
+    )
     values = {
         "cuda_compiler_version": _minor_version(cuda),
         "cudnn": _cudnn_minor_version(combination),
@@ -414,12 +417,12 @@ def _cudnn_minor_version(combination: Combination) -> str:
     return _minor_version(row["cudnn"])
 
 
-def newest_accepted_gcc(cuda: str | None) -> str:
-    """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
+def newest_accepted_compiler(cuda: str | None, name: str = "gcc") -> str:
+    """Return the newest GCC or clang that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
     row = tables.cuda_compiler_row(cuda) if cuda else None
-    if row is None or not row["gcc_below"]:
+    if row is None or not row[f"{name}_below"]:
         return ""
-    major, *minor = version_numbers(row["gcc_below"])
+    major, *minor = version_numbers(row[f"{name}_below"])
     return str(int(major) if minor else int(major) - 1)
 
 

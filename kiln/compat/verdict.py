@@ -18,7 +18,7 @@ from kiln.compat.combination import (
     capabilities_extended_for_gpus,
     capability_number,
     conda_build_config_lines,
-    newest_accepted_gcc,
+    newest_accepted_compiler,
     release_row,
     with_release_cuda_unless_given,
     worst_verdict,
@@ -239,12 +239,13 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
 
 
 def _accepted_compiler(release: Combination, compiler: str | None) -> str | None:
-    """Return the newest GCC that CUDA accepts, else upstream's compiler."""
+    """Return the newest compiler of its name that CUDA accepts, else upstream's compiler."""
     if compiler is None:
         return None
-    newest = newest_accepted_gcc(release.cuda)
-    if newest and compiler.startswith("gcc "):
-        return f"gcc {newest}"
+    name = compiler.split()[0]
+    newest = newest_accepted_compiler(release.cuda, name)
+    if newest and (name == "gcc" or compiler == release.host):
+        return f"{name} {newest}"
     own = tables.tensorflow_row(release.tf) if release.tf else None
     return own["compiler"] or None if own else None
 

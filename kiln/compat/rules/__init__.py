@@ -44,7 +44,7 @@ def _single_part_findings(combination: Combination) -> Iterator[Finding]:
             "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
         )
     compiler = combination.host or combination.compiler
-    if compiler is not None and compiler.startswith("gcc "):
+    if compiler is not None and (combination.host or compiler.startswith("gcc ")):
         yield from _accepted_cuda_range_finding(
             "host compiler", f"{compiler} is accepted by nvcc of", judge_cuda_and_host_compiler, combination
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables
 from kiln.compat.combination import (
     CANNOT,
+    COMPILERS,
     COSTS,
     UNKNOWN,
     WORKS,
@@ -166,21 +167,25 @@ def _is_upstream_build(row: Row, combination: Combination) -> bool:
 
 
 def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
-    """Refuse a GCC that is newer than CUDA's compiler accepts."""
+    """Refuse a GCC or clang that is newer than CUDA's nvcc accepts; clang as TensorFlow's compiler needs no nvcc."""
     host = combination.host or combination.compiler
-    if combination.cuda is None or host is None or not host.startswith("gcc "):
+    if combination.cuda is None or host is None or (combination.host is None and host.startswith("clang ")):
         return
-    row, rule, version = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()[1]
+    row, rule, (name, version) = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()
+    below, title = row[f"{name}_below"] if row else "", COMPILERS[name]
     if row is None:
         yield unknown_finding(rule, f"no table has the host compilers of CUDA {combination.cuda}")
-    elif not row["gcc_below"]:
+    elif not below:
         yield finding_with_rows(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
-    elif is_below(version, row["gcc_below"]):
-        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
+    elif is_below(version, below):
+        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} accepts a {title} below {below}", row)
+    elif name == "gcc" and row["gcc_refused"] and is_below(version, row["gcc_refused"]):
+        reason = f"CUDA {combination.cuda} lets GCC {version} pass, but with {below} and newer some headers fail"
+        yield finding_with_rows(rule, COSTS, reason, row)
     else:
-        yield finding_with_rows(
-            rule, CANNOT, f"CUDA {combination.cuda} refuses GCC {version}: it must be below {row['gcc_below']}", row
-        )
+        bound = (name == "gcc" and row["gcc_refused"]) or below
+        reason = f"CUDA {combination.cuda} refuses {title} {version}: it must be below {bound}"
+        yield finding_with_rows(rule, CANNOT, reason, row)
 
 
 def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:

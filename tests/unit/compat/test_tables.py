@@ -18,7 +18,7 @@ from kiln.compat.rules import RULES
 ROWS = {
     "built": 6,
     "cloud": 53,
-    "cuda_compiler": 18,
+    "cuda_compiler": 26,
     "cuda_driver": 58,
     "cuda_minor": 3,
     "cudnn": 48,
@@ -70,7 +70,7 @@ def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
         for a, b in itertools.pairwise(drivers)
     )
     compilers = [row for row in tables.table_rows("cuda_compiler") if row["gcc_below"]]
-    assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3"]
+    assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3", "13.4"]
     assert all(
         tables.version_numbers(a["gcc_below"]) <= tables.version_numbers(b["gcc_below"])
         for a, b in itertools.pairwise(compilers)
