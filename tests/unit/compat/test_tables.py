@@ -21,7 +21,7 @@ ROWS = {
     "cuda_compiler": 26,
     "cuda_driver": 58,
     "cuda_minor": 3,
-    "cudnn": 48,
+    "cudnn": 50,
     "driver_gpu": 3,
     "gpu": 165,
     "known_failure": 4,

@@ -83,7 +83,7 @@ def said(rule: str, **asked: str) -> Finding:
         ("cuDNN and CUDA", "cudnn 9.3; cuda 12.5", WORKS, "tested together", "tensorflow"),
         ("cuDNN and CUDA", "cudnn 7.6.5; cuda 9.1", CANNOT, "does not support", "cudnn"),
         ("cuDNN and CUDA", "cudnn 9.8; cuda 12.9", WORKS, "are made for each other", "cudnn"),
-        ("cuDNN and CUDA", "cudnn 9.8; cuda 13.0", UNKNOWN, "no table has cuDNN 9.8 and CUDA 13.0", None),
+        ("cuDNN and CUDA", "cudnn 9.8; cuda 13.0", CANNOT, "does not support cuDNN 9.8 and CUDA 13.0", "cudnn"),
         ("cuDNN and GPU", "cudnn 9.17; cuda 12.9; gpu V100", CANNOT, "has no kernels for V100", "cudnn"),
         ("cuDNN and driver", "cudnn 9.17; cuda 13.0; driver 575.57.08", CANNOT, "580.65.06", "cudnn"),
         ("known failure", "tf 2.18; gpu RTX 5070 Ti", CANNOT, "CUDA_ERROR_INVALID_PTX", "known_failure"),
