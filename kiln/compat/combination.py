@@ -171,9 +171,18 @@ class Gpu:
     @property
     def arch_row(self) -> Row | None:
         """The row that names the processor, if all machines with the GPU have that of it: Jetson, GH200, Thor."""
+        return self._row_with("arch")
+
+    @property
+    def forward_row(self) -> Row | None:
+        """The row that says that CUDA's forward compatibility serves the GPU, if it serves all of its capability."""
+        return self._row_with("forward")
+
+    def _row_with(self, column: str) -> Row | None:
+        """Return a row of the GPU, else one of its capability, if the column is set in all of them."""
         rows = [row for row in self.rows if row.table == "gpu"]
         rows = rows or [row for row in tables.table_rows("gpu") if row["capability"] == self.capability]
-        return rows[0] if rows and all(row["arch"] for row in rows) else None
+        return rows[0] if rows and all(row[column] for row in rows) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

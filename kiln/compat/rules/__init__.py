@@ -100,19 +100,23 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
 
 
 def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
-    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
-    accepted = [
+    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest, and those with a cost."""
+    judged = [
         (cuda, finding)
         for cuda in tables.cuda_minor_versions()
         for finding in rule(combination.with_versions(cuda=cuda))
-        if finding.verdict is WORKS
     ]
-    if not accepted:
+    texts, rows, verdicts = [], [], []
+    for good, cost in ((WORKS, ""), (COSTS, "with a cost ")):
+        if accepted := [(cuda, finding) for cuda, finding in judged if finding.verdict is good]:
+            (newest, first), (oldest, last) = accepted[0], accepted[-1]
+            texts.append(f"{cost}CUDA {oldest} to {newest}")
+            rows += [*first.rows, *last.rows]
+            verdicts.append(good)
+    if not texts:
         yield unknown_finding(name, f"{words} no CUDA that the tables have")
         return
-    (newest, first), (oldest, last) = accepted[0], accepted[-1]
-    rows = dict.fromkeys((*first.rows, *last.rows))
-    yield finding_with_rows(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
+    yield finding_with_rows(name, verdicts[0], f"{words} {', '.join(texts)}", *dict.fromkeys(rows))
 
 
 def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
@@ -126,13 +130,17 @@ def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...
     if combination.cuda is not None and tables.oldest_driver_row_for_cuda(combination.cuda) is None:
         return  # the tables do not have that CUDA
     verdicts = [(row, _verdict_with_release(combination, row, rules)) for row in tables.table_rows("tensorflow")]
-    for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
-        fitting = [row for row, verdict in verdicts if verdict is good]
-        if fitting:
-            yield finding_with_rows(
-                "releases", good, _release_range_text(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
-            )
-            return
+    works, costs = ([row for row, verdict in verdicts if verdict is good] for good in (WORKS, COSTS))
+    if works:
+        reason = _release_range_text(works, "as upstream tests them")
+        if costs and (_is_newer(costs[0], works[0]) or _is_newer(works[-1], costs[-1])):
+            reason += f"; {_release_range_text(costs, 'with a cost').partition(', ')[2]}"
+        yield finding_with_rows("releases", WORKS, reason, *dict.fromkeys((works[0], works[-1], *costs[:1])))
+        return
+    if costs:
+        reason = _release_range_text(costs, "with a cost")
+        yield finding_with_rows("releases", COSTS, reason, *dict.fromkeys((costs[0], costs[-1])))
+        return
     newest = tables.table_rows("tensorflow")[0]
     if cuda := _newest_accepted_cuda(combination, newest, rules):
         reason = (
@@ -163,6 +171,10 @@ def _verdict_with_release(combination: Combination, row: Row, rules: tuple[Rule,
         if worst.rank > COSTS.rank:
             break
     return worst
+
+
+def _is_newer(row: Row, other: Row) -> bool:
+    return version_numbers(row["tf"]) > version_numbers(other["tf"])
 
 
 def _release_range_text(fitting: list[Row], words: str) -> str:

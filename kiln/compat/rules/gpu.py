@@ -210,12 +210,28 @@ def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
         yield finding_with_rows(rule, COSTS, reason, row, least)
     else:
         needed = row if least is None else least
-        yield finding_with_rows(
-            rule,
-            CANNOT,
-            f"CUDA {combination.cuda} needs driver {needed['driver']} or newer, and {combination.driver} is older",
-            needed,
-        )
+        reason = f"CUDA {combination.cuda} needs driver {needed['driver']} or newer, and {combination.driver} is older"
+        yield _finding_on_forward_compatibility(rule, reason, combination.cuda, needed, combination)
+
+
+def _finding_on_forward_compatibility(
+    rule: str, reason: str, cuda: str, needed: Row, combination: Combination
+) -> Finding:
+    """Return the finding on a driver that is too old: NVIDIA's package with a newer libcuda, on some GPUs."""
+    served = [gpu.forward_row for gpu in combination.gpus]
+    if is_below(cuda, "10.0") or (combination.gpus and not all(served)):
+        return finding_with_rows(rule, CANNOT, reason, needed)
+    package = f"NVIDIA's cuda-compat-{'-'.join(cuda.split('.')[:2])} (conda-forge: cuda-compat)"
+    if not combination.gpus:
+        reason = f"{reason}; on GPUs of data centers and Jetson {package} is the way out"
+        return finding_with_rows(rule, CANNOT, reason, needed)
+    row = tables.newest_row_including("cuda_compat", cuda)
+    rows = [item for item in (needed, row, *served) if item]
+    branch = str(combination.driver).partition(".")[0]
+    if row and branch in row["drivers"].split():
+        return finding_with_rows(rule, COSTS, f"{reason}: with {package} it runs beside it", *rows)
+    reason = f"{reason}; {package} is the way out, but no table has it beside driver {branch}"
+    return finding_with_rows(rule, UNKNOWN, reason, *rows)
 
 
 def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
@@ -224,8 +240,11 @@ def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None or combination.driver is None:
         return
     row = tables.oldest_driver_row_for_cuda(combination.cuda)
+    least = tables.minor_compatibility_driver_row(combination.cuda) or row
     if row is None or is_at_least(combination.driver, row["driver"]):
         return
+    if least and not is_at_least(combination.driver, least["driver"]):
+        return  # the driver itself is too old; the package with a newer libcuda compiles PTX
     for finding in (*judge_cuda_and_gpu(combination), *judge_target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (

@@ -59,7 +59,8 @@ def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     for gpu in combination.gpus if rows else ():
         yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
     least = min((row for row in rows if row["driver"]), key=lambda row: version_numbers(row["driver"]), default=None)
-    if combination.driver and least and not is_at_least(combination.driver, least["driver"]):
+    served = combination.gpus and all(gpu.forward_row for gpu in combination.gpus)  # judged with CUDA and driver
+    if combination.driver and least and not served and not is_at_least(combination.driver, least["driver"]):
         reason = (
             f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
             f"{combination.driver} is older"

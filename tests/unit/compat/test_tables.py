@@ -18,6 +18,7 @@ from kiln.compat.rules import RULES
 ROWS = {
     "built": 6,
     "cloud": 53,
+    "cuda_compat": 6,
     "cuda_compiler": 26,
     "cuda_driver": 58,
     "cuda_minor": 3,
@@ -47,7 +48,8 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"]
+    "name",
+    ["cuda_compat", "cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"],
 )
 def test_ranges_do_not_overlap(name: str) -> None:
     rows = sorted(tables.table_rows(name), key=lambda row: tables.version_numbers(row["first"]))
