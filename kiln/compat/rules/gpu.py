@@ -17,6 +17,7 @@ from kiln.compat.combination import (
     capability_number,
     dotted_capability,
     finding_with_rows,
+    release_row,
     unknown_finding,
     with_release_cuda_unless_given,
 )
@@ -127,9 +128,9 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
 
 
 def judge_known_failures(combination: Combination) -> Iterator[Finding]:
-    """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
-    own = tables.tensorflow_row(combination.tf) if combination.tf else None
-    if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
+    """Refuse upstream's wheels on the GPUs on which they are known to fail; of Serving, the same code, nobody knows."""
+    own, version = release_row(combination), combination.serving or combination.tf
+    if version is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
         return
     for gpu in combination.gpus:
         rows = [
@@ -137,17 +138,19 @@ def judge_known_failures(combination: Combination) -> Iterator[Finding]:
             for row in tables.table_rows("known_failure")
             if overlaps_range(gpu.capability, row["capability_first"], row["capability_last"])
         ]
-        failures = tables.rows_including(rows, combination.tf)
-        what = f"upstream's wheel of TensorFlow {combination.tf}"
+        failures = tables.rows_including(rows, version)
+        what = f"upstream's wheel of TensorFlow {version}"
         if failures:
             cuda = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
-            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
-            yield finding_with_rows("known failure", CANNOT, reason, *failures, *gpu.rows)
-        elif rows and all(is_below(combination.tf, row["first"]) for row in rows):
-            reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
+            doubt = "; no report has Serving, which contains the same code" if combination.serving else ""
+            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{doubt}{instead}"
+            verdict = UNKNOWN if combination.serving else CANNOT
+            yield finding_with_rows("known failure", verdict, reason, *failures, *gpu.rows)
+        elif rows and all(is_below(version, row["first"]) for row in rows):
+            reason = f"later wheels than that of TensorFlow {version} are known to fail on {gpu.text}"
             yield finding_with_rows("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
-        elif older := _failures_on_older_gpus(combination.tf, gpu):
+        elif older := _failures_on_older_gpus(version, gpu):
             reason = (
                 f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
                 f"about {gpu.text}"
