@@ -13,6 +13,7 @@ from kiln.compat.combination import (
     WORKS,
     Combination,
     Finding,
+    Gpu,
     Verdict,
     capability_number,
     dotted_capability,
@@ -23,10 +24,11 @@ from kiln.compat.rules import gpu as rules_gpu
 from kiln.compat.rules import tensorflow
 from kiln.compat.rules.gpu import (
     judge_cuda_and_driver,
+    judge_cuda_and_gpu,
     judge_cuda_and_host_compiler,
     judge_cuda_and_target_capabilities,
 )
-from kiln.compat.tables import version_numbers
+from kiln.compat.tables import is_below, version_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -91,12 +93,24 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
-        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}"
+        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}{_older_cudas_text(gpu, rows[0])}"
         yield finding_with_rows("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
         if last is not None:
             yield finding_with_rows(
                 "GPU", WORKS, f"the last drivers for {gpu.text} are those of {last['driver']}", last
             )
+
+
+def _older_cudas_text(gpu: Gpu, oldest: Row) -> str:
+    """Return the CUDAs before those that compile for a GPU whose machine code or PTX it runs."""
+    older = [cuda for cuda in tables.cuda_minor_versions() if is_below(cuda, oldest["first"])]
+    judged = [(cuda, judge_cuda_and_gpu(Combination(cuda=cuda, gpus=(gpu,)))) for cuda in older]
+    verdicts = [(cuda, finding.verdict) for cuda, findings_of_cuda in judged for finding in findings_of_cuda]
+    text = ""
+    for good, words in ((WORKS, "by the machine code of its generation"), (COSTS, "with a cost, by their PTX")):
+        if accepted := [cuda for cuda, verdict in verdicts if verdict is good]:
+            text += f"; {words}, CUDA {accepted[-1]} to {accepted[0]}"
+    return text
 
 
 def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:

@@ -74,7 +74,8 @@ def _runs_machine_code(code: int, number: int) -> bool:
 
 
 def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
-    """Refuse a capability that CUDA's compiler does not know."""
+    """Refuse a capability that CUDA's compiler does not know; without a CUDA, that of the release is only likely."""
+    asked, combination = combination.cuda, with_release_cuda_unless_given(combination)
     if combination.cuda is None or not combination.built_for:
         return
     row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and what is built"
@@ -84,7 +85,8 @@ def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Fin
     capabilities = {int(number) for number in row["capabilities"].split()}
     refused = [name for name in combination.built_for if capability_number(name) not in capabilities]
     if refused:
-        yield finding_with_rows(rule, CANNOT, f"CUDA {combination.cuda} does not compile for {', '.join(refused)}", row)
+        reason = f"CUDA {combination.cuda} does not compile for {', '.join(refused)}"
+        yield finding_with_rows(rule, CANNOT if asked else UNKNOWN, reason, row)
     else:
         yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
@@ -171,7 +173,8 @@ def _is_upstream_build(row: Row, combination: Combination) -> bool:
 
 def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     """Refuse a GCC or clang that is newer than CUDA's nvcc accepts; clang as TensorFlow's compiler needs no nvcc."""
-    host = combination.host or combination.compiler
+    host, asked = combination.host or combination.compiler, combination.cuda
+    combination = with_release_cuda_unless_given(combination) if combination.host else combination
     if combination.cuda is None or host is None or (combination.host is None and host.startswith("clang ")):
         return
     row, rule, (name, version) = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()
@@ -188,7 +191,7 @@ def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
     else:
         bound = (name == "gcc" and row["gcc_refused"]) or below
         reason = f"CUDA {combination.cuda} refuses {title} {version}: it must be below {bound}"
-        yield finding_with_rows(rule, CANNOT, reason, row)
+        yield finding_with_rows(rule, CANNOT if asked else UNKNOWN, reason, row)
 
 
 def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from kiln.compat.combination import (
     capability_number,
     finding_with_rows,
     unknown_finding,
+    with_release_cuda_unless_given,
 )
 from kiln.compat.tables import (
     have_same_major,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by NVIDIA's matrix of CUDAs, then by the pairs that were tested."""
+    combination = with_release_cuda_unless_given(combination)
     if combination.cudnn is None or combination.cuda is None:
         return
     rule, what = "cuDNN and CUDA", f"cuDNN {combination.cudnn} and CUDA {combination.cuda}"
@@ -53,6 +55,7 @@ def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
 
 def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
+    combination = with_release_cuda_unless_given(combination)
     if combination.cudnn is None or combination.cuda is None:
         return
     rows = [row for row in tables.cudnn_rows_for_cuda(combination.cudnn, combination.cuda) if row["works"] == "yes"]
