@@ -170,7 +170,7 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
 
 
 def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
-    """Refuse a Python that a release has dropped; a newer one than upstream's may have been built by others."""
+    """Refuse a Python that a release has dropped; a newer one than upstream's is unknown."""
     if combination.tf is None or combination.python is None:
         return
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and Python"
@@ -178,15 +178,8 @@ def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has the Pythons of TensorFlow {combination.tf}")
         return
     what = f"TensorFlow {combination.tf} is for Python {row['python']}"
-    builds = [
-        row
-        for row in tables.third_party_build_rows(combination.tf)
-        if row["python"] and is_in_ranges(combination.python, row["python"])
-    ]
     if is_in_ranges(combination.python, row["python"]):
         yield finding_with_rows(rule, WORKS, what, row)
-    elif builds:
-        yield finding_with_rows(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
     elif is_below(combination.python, lowest_and_highest(row["python"])[1]):
         yield finding_with_rows(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
