@@ -28,7 +28,7 @@ from kiln.compat.rules.gpu import (
     judge_cuda_and_host_compiler,
     judge_cuda_and_target_capabilities,
 )
-from kiln.compat.tables import is_below, version_numbers
+from kiln.compat.tables import is_below, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,15 +101,20 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
             )
 
 
+def _range_text(oldest: str, newest: str) -> str:
+    return newest if oldest == newest else f"{oldest} to {newest}"
+
+
 def _older_cudas_text(gpu: Gpu, oldest: Row) -> str:
     """Return the CUDAs before those that compile for a GPU whose machine code or PTX it runs."""
-    older = [cuda for cuda in tables.cuda_minor_versions() if is_below(cuda, oldest["first"])]
+    first = oldest["first"]
+    older = [cuda for cuda in tables.cuda_minor_versions() if is_below(cuda, first) and not versions_agree(cuda, first)]
     judged = [(cuda, judge_cuda_and_gpu(Combination(cuda=cuda, gpus=(gpu,)))) for cuda in older]
     verdicts = [(cuda, finding.verdict) for cuda, findings_of_cuda in judged for finding in findings_of_cuda]
     text = ""
     for good, words in ((WORKS, "by the machine code of its generation"), (COSTS, "with a cost, by their PTX")):
         if accepted := [cuda for cuda, verdict in verdicts if verdict is good]:
-            text += f"; {words}, CUDA {accepted[-1]} to {accepted[0]}"
+            text += f"; {words}, CUDA {_range_text(accepted[-1], accepted[0])}"
     return text
 
 
@@ -124,7 +129,7 @@ def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination:
     for good, cost in ((WORKS, ""), (COSTS, "with a cost ")):
         if accepted := [(cuda, finding) for cuda, finding in judged if finding.verdict is good]:
             (newest, first), (oldest, last) = accepted[0], accepted[-1]
-            texts.append(f"{cost}CUDA {oldest} to {newest}")
+            texts.append(f"{cost}CUDA {_range_text(oldest, newest)}")
             rows += [*first.rows, *last.rows]
             verdicts.append(good)
     if not texts:
