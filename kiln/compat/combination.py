@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import UsageError, did_you_mean
@@ -283,7 +282,7 @@ def find_gpu(name: str) -> Gpu:
     machine_name = name.lower().removeprefix("standard_")
     family = machine_name.partition(".")[0]
     for machine in tables.table_rows("cloud"):
-        if fnmatchcase(family, machine["machine"]):
+        if re.fullmatch(machine["machine"].replace("#", r"\d{1,4}"), family):
             row = _find_gpu_row(machine["gpu"])
             assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
             doubt = "" if machine["verified"] == "yes" else ", not verified"
