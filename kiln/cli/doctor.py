@@ -35,7 +35,8 @@ OPTIONS = {
     "glibc": "check this version of the C library",
 }
 VARIANT_FILE = "conda_build_config.yaml"
-MACHINE = ("driver", "loaded", "glibc", "avx", "gpus")
+MACHINE = ("driver", "loaded", "glibc", "avx", "arch", "gpus")
+MACHINE_OPTIONS = ("driver", "arch", "gpu", "cc")  # a config can be checked for a machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--built-for", metavar="LIST", help="check builds for these GPU targets: sm_70,sm_80,compute_90"
     )
+    parser.add_argument("--arch", metavar="ARCH", help="check this processor: x86_64 or aarch64")
     parser.add_argument("--here", action="store_true", help="add this machine's driver, GPUs and C library")
     parser.add_argument("--log", metavar="FILE", help="explain the failure in this log; '-' reads standard input")
     parser.add_argument("--error", metavar="TEXT", help="explain this error message")
@@ -60,15 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
-    names = (*OPTIONS, "gpu", "cc", "built_for")
+    names = (*OPTIONS, "gpu", "cc", "built_for", "arch")
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
-    _require_at_most_one_question(options, versions)
+    of_machine = {name: versions[name] for name in MACHINE_OPTIONS if options.config is not None and name in versions}
+    _require_at_most_one_question(options, {name: versions[name] for name in versions.keys() - of_machine.keys()})
     if options.log is not None or options.error is not None:
         return _diagnose_log_or_error_text(options)
-    if versions:
-        return print_results([_combination_result(versions, here=options.here)], as_json=options.json)
     if options.config is not None:
-        return _print_config_results(root, options)
+        return _print_config_results(root, options, of_machine)
+    if versions:
+        result = judge_combination(_combination_of_options(versions), here=options.here)
+        return print_results([result], as_json=options.json)
     return _show_machine_and_runnable_versions(root, as_json=options.json)
 
 
@@ -84,12 +88,11 @@ def _require_at_most_one_question(options: argparse.Namespace, versions: dict[st
         raise UsageError(f"{' and '.join(subjects)} cannot be checked at once", hint="run one command for each")
 
 
-def _combination_result(versions: dict[str, str], *, here: bool) -> DoctorResult:
+def _combination_of_options(versions: dict[str, str]) -> Combination:
     from kiln.compat.combination import combination_from_options as combination_of
 
     gpus = [versions.pop(name) for name in ("gpu", "cc") if name in versions]
-    combination = combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
-    return judge_combination(combination, here=here)
+    return combination_of({**versions, **({"gpu": ",".join(gpus)} if gpus else {})})
 
 
 def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
@@ -107,13 +110,17 @@ def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
     return compat_verdict.judge_combination(combination)
 
 
-def _print_config_results(root: Path, options: argparse.Namespace) -> int:
+def _print_config_results(root: Path, options: argparse.Namespace, of_machine: dict[str, str]) -> int:
+    import dataclasses
+
     from kiln.recipe import feedstock as recipe_feedstock
     from kiln.run import recipe_checks
 
     feedstock, name = recipe_feedstock.load(root), Path(options.config).name.removesuffix(".yaml")
     combinations = recipe_checks.version_combinations_of_config(feedstock, name)
-    results = [judge_combination(combination, here=options.here) for combination in combinations]
+    asked = _combination_of_options(of_machine)
+    machine = {name: value for name in MACHINE if (value := getattr(asked, name)) not in (None, ())}
+    results = [judge_combination(dataclasses.replace(one, **machine), here=options.here) for one in combinations]
     if not combinations:
         results = [recipe_checks.result_for_config_outside_tables(feedstock, name)]
     is_new = (feedstock.recipe / "variants.yaml").is_file()

@@ -141,8 +141,16 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "glibc": "2.28",
 }
 VERSIONS = tuple(EXAMPLES)
+COMPILERS = {"gcc": "GCC", "clang": "clang"}
+ARCHS = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
+# What GPUs with one compute capability are told apart by: memory, form, clocks, a part of one (MIG), the market.
+_MEANINGLESS = lazy_pattern(
+    r"(?: |(?<= )(?:\d{1,3} (?:gb?|gib)|hbm \d ?e?|e|mig|\d g|gb|(?:sxm|pcie?|nvl|dgxs|fhhl|oam)(?: \d)?|hgx|ti|super"
+    r"|laptop|mobile|desktop|n?v?gpu|with|max q|design|generation|d|jetson|agx|developer kit|module"
+    r"|(?:server|workstation|sff) edition|max q workstation edition)(?= ))*"
+)
 _COMPILER = lazy_pattern(r"(?P<name>gcc|clang)[ -]?(?P<version>\d{1,3}(?:\.\d{1,3}){0,2})")
 
 
@@ -159,6 +167,22 @@ class Gpu:
         """The GPU for people: ``V100 (7.0)``."""
         return self.capability if self.name == self.capability else f"{self.name} ({self.capability})"
 
+    @property
+    def arch_row(self) -> Row | None:
+        """The row that names the processor, if all machines with the GPU have that of it: Jetson, GH200, Thor."""
+        return self._row_with("arch")
+
+    @property
+    def forward_row(self) -> Row | None:
+        """The row that says that CUDA's forward compatibility serves the GPU, if it serves all of its capability."""
+        return self._row_with("forward")
+
+    def _row_with(self, column: str) -> Row | None:
+        """Return a row of the GPU, else one of its capability, if the column is set in all of them."""
+        rows = [row for row in self.rows if row.table == "gpu"]
+        rows = rows or [row for row in tables.table_rows("gpu") if row["capability"] == self.capability]
+        return rows[0] if rows and all(row[column] for row in rows) else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
@@ -167,7 +191,7 @@ class Combination:
     ``compiler`` is ``gcc 13`` or ``clang 18.1.8``; ``host`` is nvcc's host compiler where it is another one.
     ``built_for`` is a list of compute capabilities in the notation of TensorFlow's builds, ``sm_70`` for machine code,
     ``compute_90`` for machine code and PTX. ``loaded`` is the version of the driver's kernel module where it may differ
-    from that of its library, ``driver``. ``avx`` is the processor's.
+    from that of its library, ``driver``. ``avx`` and ``arch`` (``x86_64``, ``aarch64``) are the processor's.
     """
 
     tf: str | None = None
@@ -182,6 +206,7 @@ class Combination:
     loaded: str | None = None
     glibc: str | None = None
     avx: bool | None = None
+    arch: str | None = None
     gpus: tuple[Gpu, ...] = ()
     built_for: tuple[str, ...] = ()
 
@@ -200,6 +225,7 @@ class Combination:
             value if name == "compiler" else f"{names.get(name, name)} {value}"
             for name, value in self.specified_versions()
         ]
+        words += [self.arch] if self.arch else []
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(words) or "nothing that a table is about"
@@ -227,9 +253,11 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
         UsageError: for an invalid version or compiler, or an unknown GPU.
     """
     texts = {name: value.strip() for name, value in options.items() if value is not None}
-    compiler_name, host, gpu_names, built_for = (
-        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for")
+    compiler_name, host, gpu_names, built_for, arch = (
+        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for", "arch")
     )
+    if arch is not None and arch not in ARCHS:
+        raise UsageError(f"--arch {arch!r} is not a processor of the tables", hint=" or ".join(ARCHS))
     for name, value in texts.items():
         if not is_version(value):
             raise UsageError(
@@ -238,6 +266,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
     return Combination(
         compiler=None if compiler_name is None else _parse_compiler(compiler_name),
         host=None if host is None else _parse_compiler(host),
+        arch=None if arch is None else ARCHS[arch],
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
         if built_for is None
@@ -250,17 +279,14 @@ def find_gpu(name: str) -> Gpu:
     name = name.strip()
     if number := _CAPABILITY.fullmatch(name.lower()):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
-    family = name.lower().partition(".")[0]
+    machine_name = name.lower().removeprefix("standard_")
+    family = machine_name.partition(".")[0]
     for machine in tables.table_rows("cloud"):
-        if family in {machine["machine"], *([f"{machine['machine']}-{machine['gpu'].lower()}"])}:
+        if re.fullmatch(machine["machine"].replace("#", r"\d{1,4}"), family):
             row = _find_gpu_row(machine["gpu"])
             assert row is not None, f"{machine.place} names a GPU that gpu.csv does not have"
             doubt = "" if machine["verified"] == "yes" else ", not verified"
-            return Gpu(
-                name=f"{row['gpu']} of {machine['machine']}{doubt}",
-                capability=row["capability"],
-                rows=(machine, row),
-            )
+            return Gpu(name=f"{row['gpu']} of {family}{doubt}", capability=row["capability"], rows=(machine, row))
     row = _find_gpu_row(name)
     if row is None:
         makers = "only NVIDIA's GPUs have one, and no other runs a build for CUDA"
@@ -271,15 +297,21 @@ def find_gpu(name: str) -> Gpu:
 
 
 def _find_gpu_row(name: str) -> Row | None:
-    """Return the row of a GPU as NVIDIA's tools write it: the longest name in the table that is a part of it."""
+    """Return the row of a GPU as NVIDIA's tools write it: the longest name that leaves no word with a meaning."""
     words = _normalized_gpu_name(name)
-    rows = [row for row in tables.table_rows("gpu") if _normalized_gpu_name(row["gpu"]) in words]
-    return max(rows, key=lambda row: len(row["gpu"]), default=None)
+    rows = [
+        row
+        for row in tables.table_rows("gpu")
+        if (own := _normalized_gpu_name(row["gpu"])) in words
+        and _MEANINGLESS.fullmatch(words.replace(own, "  ", 1).replace(f" {row['architecture'].lower()} ", "  "))
+    ]
+    return max(rows, key=lambda row: len(_normalized_gpu_name(row["gpu"])), default=None)
 
 
 def _normalized_gpu_name(name: str) -> str:
     """Return the letters and the numbers of a name as words: `` rtx 5090 `` for ``RTX-5090`` and ``rtx5090``."""
-    return f" {' '.join(re.findall(r'[a-z]+|[0-9]+', name.lower()))} "
+    words = [word for word in re.findall(r"[a-z]+|[0-9]+", name.lower()) if word not in {"nvidia", "geforce", "tesla"}]
+    return f" {' '.join(words)} "
 
 
 def _similar_gpu_names_hint(name: str) -> str:
@@ -289,7 +321,8 @@ def _similar_gpu_names_hint(name: str) -> str:
     candidates = [other for other in longer if other.lower().startswith(name.lower())] or longer
     if candidates:
         return f"did you mean {' or '.join(map(repr, candidates[:3]))}?"
-    return did_you_mean(name, [other for other in names if _is_possible_misspelling(name, other)])
+    shorter = [other for other in names if _normalized_gpu_name(other) in _normalized_gpu_name(name)]
+    return did_you_mean(name, shorter or [other for other in names if _is_possible_misspelling(name, other)])
 
 
 def _is_truncated_gpu_name(name: str, other: str) -> bool:
@@ -360,7 +393,9 @@ def conda_build_config_lines(combination: Combination) -> tuple[str, ...]:
     if "." not in cuda:  # a major version alone means its newest minor version
         cuda = next((minor for minor in tables.cuda_minor_versions() if versions_agree(minor, cuda)), cuda)
     compiler = combination.host or combination.compiler or ""
-    gcc = compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_gcc(combination.cuda)
+    gcc = (
+        compiler.split()[1].split(".")[0] if compiler.startswith("gcc ") else newest_accepted_compiler(combination.cuda)
+    )
     values = {
         "cuda_compiler_version": _minor_version(cuda),
         "cudnn": _cudnn_minor_version(combination),
@@ -390,12 +425,12 @@ def _cudnn_minor_version(combination: Combination) -> str:
     return _minor_version(row["cudnn"])
 
 
-def newest_accepted_gcc(cuda: str | None) -> str:
-    """Return the newest GCC that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
+def newest_accepted_compiler(cuda: str | None, name: str = "gcc") -> str:
+    """Return the newest GCC or clang that a CUDA accepts as its host compiler, ``13``; empty where that is unknown."""
     row = tables.cuda_compiler_row(cuda) if cuda else None
-    if row is None or not row["gcc_below"]:
+    if row is None or not row[f"{name}_below"]:
         return ""
-    major, *minor = version_numbers(row["gcc_below"])
+    major, *minor = version_numbers(row[f"{name}_below"])
     return str(int(major) if minor else int(major) - 1)
 
 

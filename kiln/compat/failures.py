@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from kiln.base import errors
 from kiln.base.text import sanitized_line
 from kiln.compat import tables
-from kiln.compat.combination import capability_number, newest_accepted_gcc
+from kiln.compat.combination import capability_number
 from kiln.compat.tables import version_numbers
 
 if TYPE_CHECKING:
@@ -168,8 +168,6 @@ def _template_values(match: re.Match[str]) -> dict[str, str]:
         rows = tables.cuda_rows_for_capability(capability_number(values["capability"]))
         ends = [pick(rows, key=lambda row: version_numbers(row["first"])) for pick in (min, max) if rows]
         values["cudas"] = f"{ends[0]['first']} to {ends[1]['last']}" if ends else "none that the tables have"
-    if "cuda" in values:
-        values["gcc"] = newest_accepted_gcc(values["cuda"]) or "unknown"
     return values
 
 

@@ -13,7 +13,7 @@ from kiln.base import files, process
 from kiln.base.errors import KilnError, MissingTool, UsageError
 from kiln.base.patterns import lazy_pattern
 from kiln.base.system import machine
-from kiln.compat.combination import Combination, Gpu
+from kiln.compat.combination import ARCHS, Combination, Gpu
 from kiln.compat.tables import version_numbers
 from kiln.container.engine import ASIDE, EngineKind, choose_engine
 
@@ -103,6 +103,7 @@ class MachineFacts:
             loaded=self.loaded if self.driver else None,
             glibc=self.glibc,
             avx=self.avx,
+            arch=ARCHS.get(self.system.rpartition(", ")[2]),
             gpus=tuple(dict.fromkeys(Gpu(name=card.name, capability=card.capability) for card in self.cards)),
         )
 

@@ -154,6 +154,13 @@ def oldest_cuda_row_for_capability(capability: int) -> Row | None:
 
 
 @cache
+def is_tegra(capability: int) -> bool:
+    """Return whether a compute capability, 87 for 8.7, is that of a Tegra, as in Jetson."""
+    rows = table_rows("gpu")
+    return any(row["arch"] == "tegra" and row["capability"].replace(".", "") == str(capability) for row in rows)
+
+
+@cache
 def last_driver_row_for_capability(capability: str) -> Row | None:
     """Return the last branch of drivers that serves a compute capability; None for those still served."""
     return next(iter(rows_including(table_rows("driver_gpu"), capability)), None)

@@ -18,13 +18,14 @@ from kiln.compat.combination import (
     capabilities_extended_for_gpus,
     capability_number,
     conda_build_config_lines,
-    newest_accepted_gcc,
+    newest_accepted_compiler,
     release_row,
     with_release_cuda_unless_given,
     worst_verdict,
 )
 from kiln.compat.rules import findings
 from kiln.compat.rules.gpu import judge_known_failures
+from kiln.compat.rules.tensorflow import judge_build_and_architecture
 from kiln.compat.tables import is_at_least, lowest_and_highest, overlaps_range, version_numbers, versions_agree
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ def _with_other_releases(original: Combination) -> Iterator[Combination]:
 
 def _candidate_cudas(release: Combination) -> Iterator[str | None]:
     yield release.cuda
-    if release.cuda is None and any(judge_known_failures(release)):
+    if release.cuda is None and any((*judge_known_failures(release), *judge_build_and_architecture(release))):
         # not upstream's wheel
         yield from filter(partial(_cuda_compiles_for_gpus, release.gpus), tables.cuda_minor_versions())
     if release.cuda is not None:
@@ -238,12 +239,13 @@ def _with_candidate_tools(release: Combination) -> Iterator[Combination]:
 
 
 def _accepted_compiler(release: Combination, compiler: str | None) -> str | None:
-    """Return the newest GCC that CUDA accepts, else upstream's compiler."""
+    """Return the newest compiler of its name that CUDA accepts, else upstream's compiler."""
     if compiler is None:
         return None
-    newest = newest_accepted_gcc(release.cuda)
-    if newest and compiler.startswith("gcc "):
-        return f"gcc {newest}"
+    name = compiler.split()[0]
+    newest = newest_accepted_compiler(release.cuda, name)
+    if newest and (name == "gcc" or compiler == release.host):
+        return f"{name} {newest}"
     own = tables.tensorflow_row(release.tf) if release.tf else None
     return own["compiler"] or None if own else None
 

@@ -13,6 +13,7 @@ from kiln.compat.combination import (
     WORKS,
     Combination,
     Finding,
+    Gpu,
     Verdict,
     capability_number,
     dotted_capability,
@@ -23,10 +24,11 @@ from kiln.compat.rules import gpu as rules_gpu
 from kiln.compat.rules import tensorflow
 from kiln.compat.rules.gpu import (
     judge_cuda_and_driver,
+    judge_cuda_and_gpu,
     judge_cuda_and_host_compiler,
     judge_cuda_and_target_capabilities,
 )
-from kiln.compat.tables import version_numbers
+from kiln.compat.tables import is_below, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,7 +46,7 @@ def _single_part_findings(combination: Combination) -> Iterator[Finding]:
             "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
         )
     compiler = combination.host or combination.compiler
-    if compiler is not None and compiler.startswith("gcc "):
+    if compiler is not None and (combination.host or compiler.startswith("gcc ")):
         yield from _accepted_cuda_range_finding(
             "host compiler", f"{compiler} is accepted by nvcc of", judge_cuda_and_host_compiler, combination
         )
@@ -91,7 +93,7 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
-        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}"
+        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}{_older_cudas_text(gpu, rows[0])}"
         yield finding_with_rows("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
         if last is not None:
             yield finding_with_rows(
@@ -99,20 +101,41 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
             )
 
 
+def _range_text(oldest: str, newest: str) -> str:
+    return newest if oldest == newest else f"{oldest} to {newest}"
+
+
+def _older_cudas_text(gpu: Gpu, oldest: Row) -> str:
+    """Return the CUDAs before those that compile for a GPU whose machine code or PTX it runs."""
+    first = oldest["first"]
+    older = [cuda for cuda in tables.cuda_minor_versions() if is_below(cuda, first) and not versions_agree(cuda, first)]
+    judged = [(cuda, judge_cuda_and_gpu(Combination(cuda=cuda, gpus=(gpu,)))) for cuda in older]
+    verdicts = [(cuda, finding.verdict) for cuda, findings_of_cuda in judged for finding in findings_of_cuda]
+    text = ""
+    for good, words in ((WORKS, "by the machine code of its generation"), (COSTS, "with a cost, by their PTX")):
+        if accepted := [cuda for cuda, verdict in verdicts if verdict is good]:
+            text += f"; {words}, CUDA {_range_text(accepted[-1], accepted[0])}"
+    return text
+
+
 def _accepted_cuda_range_finding(name: str, words: str, rule: Rule, combination: Combination) -> Iterator[Finding]:
-    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest."""
-    accepted = [
+    """Yield the CUDAs that a rule accepts with one part, from the oldest to the newest, and those with a cost."""
+    judged = [
         (cuda, finding)
         for cuda in tables.cuda_minor_versions()
         for finding in rule(combination.with_versions(cuda=cuda))
-        if finding.verdict is WORKS
     ]
-    if not accepted:
+    texts, rows, verdicts = [], [], []
+    for good, cost in ((WORKS, ""), (COSTS, "with a cost ")):
+        if accepted := [(cuda, finding) for cuda, finding in judged if finding.verdict is good]:
+            (newest, first), (oldest, last) = accepted[0], accepted[-1]
+            texts.append(f"{cost}CUDA {_range_text(oldest, newest)}")
+            rows += [*first.rows, *last.rows]
+            verdicts.append(good)
+    if not texts:
         yield unknown_finding(name, f"{words} no CUDA that the tables have")
         return
-    (newest, first), (oldest, last) = accepted[0], accepted[-1]
-    rows = dict.fromkeys((*first.rows, *last.rows))
-    yield finding_with_rows(name, WORKS, f"{words} CUDA {oldest} to {newest}", *rows)
+    yield finding_with_rows(name, verdicts[0], f"{words} {', '.join(texts)}", *dict.fromkeys(rows))
 
 
 def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...]) -> Iterator[Finding]:
@@ -126,13 +149,17 @@ def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...
     if combination.cuda is not None and tables.oldest_driver_row_for_cuda(combination.cuda) is None:
         return  # the tables do not have that CUDA
     verdicts = [(row, _verdict_with_release(combination, row, rules)) for row in tables.table_rows("tensorflow")]
-    for good, words in ((WORKS, "as upstream tests them"), (COSTS, "with a cost")):
-        fitting = [row for row, verdict in verdicts if verdict is good]
-        if fitting:
-            yield finding_with_rows(
-                "releases", good, _release_range_text(fitting, words), *dict.fromkeys((fitting[0], fitting[-1]))
-            )
-            return
+    works, costs = ([row for row, verdict in verdicts if verdict is good] for good in (WORKS, COSTS))
+    if works:
+        reason = _release_range_text(works, "as upstream tests them")
+        if costs and (_is_newer(costs[0], works[0]) or _is_newer(works[-1], costs[-1])):
+            reason += f"; {_release_range_text(costs, 'with a cost').partition(', ')[2]}"
+        yield finding_with_rows("releases", WORKS, reason, *dict.fromkeys((works[0], works[-1], *costs[:1])))
+        return
+    if costs:
+        reason = _release_range_text(costs, "with a cost")
+        yield finding_with_rows("releases", COSTS, reason, *dict.fromkeys((costs[0], costs[-1])))
+        return
     newest = tables.table_rows("tensorflow")[0]
     if cuda := _newest_accepted_cuda(combination, newest, rules):
         reason = (
@@ -165,6 +192,10 @@ def _verdict_with_release(combination: Combination, row: Row, rules: tuple[Rule,
     return worst
 
 
+def _is_newer(row: Row, other: Row) -> bool:
+    return version_numbers(row["tf"]) > version_numbers(other["tf"])
+
+
 def _release_range_text(fitting: list[Row], words: str) -> str:
     newest, oldest = fitting[0]["tf"], fitting[-1]["tf"]
     older = "" if newest == oldest else f", {oldest} the oldest"
@@ -194,6 +225,7 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_cudnn_and_machine,
     tensorflow.judge_wheel_and_glibc,
     tensorflow.judge_wheel_and_processor,
+    tensorflow.judge_build_and_architecture,
 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables
 from kiln.compat.combination import (
     CANNOT,
+    COMPILERS,
     COSTS,
     UNKNOWN,
     WORKS,
@@ -16,6 +17,7 @@ from kiln.compat.combination import (
     capability_number,
     dotted_capability,
     finding_with_rows,
+    release_row,
     unknown_finding,
     with_release_cuda_unless_given,
 )
@@ -52,7 +54,7 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
         return finding_with_rows(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
     if number < capabilities[0]:
         return finding_with_rows(rule, CANNOT, f"{reach}; {gpu.text} is older than all of them", row, *gpu.rows)
-    if any(older // 10 == number // 10 and older < number for older in capabilities):
+    if any(_runs_machine_code(older, number) for older in capabilities):
         return finding_with_rows(
             rule, WORKS, f"{reach}; {gpu.text} runs the machine code of an older GPU of its generation", row, *gpu.rows
         )
@@ -63,8 +65,17 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
     return finding_with_rows(rule, COSTS, reason, row, *gpu.rows)
 
 
+def _runs_machine_code(code: int, number: int) -> bool:
+    """Return whether a GPU runs machine code: of its generation, not newer, and of Tegra only with Tegra.
+
+    Source: CUDA C++ Programming Guide, binary compatibility.
+    """
+    return code // 10 == number // 10 and code <= number and tables.is_tegra(code) == tables.is_tegra(number)
+
+
 def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
-    """Refuse a capability that CUDA's compiler does not know."""
+    """Refuse a capability that CUDA's compiler does not know; without a CUDA, that of the release is only likely."""
+    asked, combination = combination.cuda, with_release_cuda_unless_given(combination)
     if combination.cuda is None or not combination.built_for:
         return
     row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and what is built"
@@ -74,7 +85,8 @@ def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Fin
     capabilities = {int(number) for number in row["capabilities"].split()}
     refused = [name for name in combination.built_for if capability_number(name) not in capabilities]
     if refused:
-        yield finding_with_rows(rule, CANNOT, f"CUDA {combination.cuda} does not compile for {', '.join(refused)}", row)
+        reason = f"CUDA {combination.cuda} does not compile for {', '.join(refused)}"
+        yield finding_with_rows(rule, CANNOT if asked else UNKNOWN, reason, row)
     else:
         yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} compiles for all that is built", row)
 
@@ -90,9 +102,7 @@ def _finding_on_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tu
     rule, number, listed = "what is built and GPU", capability_number(gpu.capability), ",".join(capabilities)
     if tables.oldest_cuda_row_for_capability(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    if any(
-        capability_number(code) // 10 == number // 10 and capability_number(code) <= number for code in capabilities
-    ):
+    if any(_runs_machine_code(capability_number(code), number) for code in capabilities):
         return finding_with_rows(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
     if any(not code.startswith("sm_") and capability_number(code) <= number for code in capabilities):
         reason = (
@@ -120,9 +130,9 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
 
 
 def judge_known_failures(combination: Combination) -> Iterator[Finding]:
-    """Refuse upstream's wheels on the GPUs on which they are known to fail, whatever their lists of targets say."""
-    own = tables.tensorflow_row(combination.tf) if combination.tf else None
-    if combination.tf is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
+    """Refuse upstream's wheels on the GPUs on which they are known to fail; of Serving, the same code, nobody knows."""
+    own, version = release_row(combination), combination.serving or combination.tf
+    if version is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
         return
     for gpu in combination.gpus:
         rows = [
@@ -130,17 +140,19 @@ def judge_known_failures(combination: Combination) -> Iterator[Finding]:
             for row in tables.table_rows("known_failure")
             if overlaps_range(gpu.capability, row["capability_first"], row["capability_last"])
         ]
-        failures = tables.rows_including(rows, combination.tf)
-        what = f"upstream's wheel of TensorFlow {combination.tf}"
+        failures = tables.rows_including(rows, version)
+        what = f"upstream's wheel of TensorFlow {version}"
         if failures:
             cuda = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
             instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
-            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{instead}"
-            yield finding_with_rows("known failure", CANNOT, reason, *failures, *gpu.rows)
-        elif rows and all(is_below(combination.tf, row["first"]) for row in rows):
-            reason = f"later wheels than that of TensorFlow {combination.tf} are known to fail on {gpu.text}"
+            doubt = "; no report has Serving, which contains the same code" if combination.serving else ""
+            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{doubt}{instead}"
+            verdict = UNKNOWN if combination.serving else CANNOT
+            yield finding_with_rows("known failure", verdict, reason, *failures, *gpu.rows)
+        elif rows and all(is_below(version, row["first"]) for row in rows):
+            reason = f"later wheels than that of TensorFlow {version} are known to fail on {gpu.text}"
             yield finding_with_rows("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
-        elif older := _failures_on_older_gpus(combination.tf, gpu):
+        elif older := _failures_on_older_gpus(version, gpu):
             reason = (
                 f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
                 f"about {gpu.text}"
@@ -160,21 +172,26 @@ def _is_upstream_build(row: Row, combination: Combination) -> bool:
 
 
 def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
-    """Refuse a GCC that is newer than CUDA's compiler accepts."""
-    host = combination.host or combination.compiler
-    if combination.cuda is None or host is None or not host.startswith("gcc "):
+    """Refuse a GCC or clang that is newer than CUDA's nvcc accepts; clang as TensorFlow's compiler needs no nvcc."""
+    host, asked = combination.host or combination.compiler, combination.cuda
+    combination = with_release_cuda_unless_given(combination) if combination.host else combination
+    if combination.cuda is None or host is None or (combination.host is None and host.startswith("clang ")):
         return
-    row, rule, version = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()[1]
+    row, rule, (name, version) = tables.cuda_compiler_row(combination.cuda), "CUDA and host compiler", host.split()
+    below, title = row[f"{name}_below"] if row else "", COMPILERS[name]
     if row is None:
         yield unknown_finding(rule, f"no table has the host compilers of CUDA {combination.cuda}")
-    elif not row["gcc_below"]:
+    elif not below:
         yield finding_with_rows(rule, UNKNOWN, f"no table has the host compilers of CUDA {combination.cuda}", row)
-    elif is_below(version, row["gcc_below"]):
-        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} accepts a GCC below {row['gcc_below']}", row)
+    elif is_below(version, below):
+        yield finding_with_rows(rule, WORKS, f"CUDA {combination.cuda} accepts a {title} below {below}", row)
+    elif name == "gcc" and row["gcc_refused"] and is_below(version, row["gcc_refused"]):
+        reason = f"CUDA {combination.cuda} lets GCC {version} pass, but with {below} and newer some headers fail"
+        yield finding_with_rows(rule, COSTS, reason, row)
     else:
-        yield finding_with_rows(
-            rule, CANNOT, f"CUDA {combination.cuda} refuses GCC {version}: it must be below {row['gcc_below']}", row
-        )
+        bound = (name == "gcc" and row["gcc_refused"]) or below
+        reason = f"CUDA {combination.cuda} refuses {title} {version}: it must be below {bound}"
+        yield finding_with_rows(rule, CANNOT if asked else UNKNOWN, reason, row)
 
 
 def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
@@ -199,12 +216,28 @@ def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
         yield finding_with_rows(rule, COSTS, reason, row, least)
     else:
         needed = row if least is None else least
-        yield finding_with_rows(
-            rule,
-            CANNOT,
-            f"CUDA {combination.cuda} needs driver {needed['driver']} or newer, and {combination.driver} is older",
-            needed,
-        )
+        reason = f"CUDA {combination.cuda} needs driver {needed['driver']} or newer, and {combination.driver} is older"
+        yield _finding_on_forward_compatibility(rule, reason, combination.cuda, needed, combination)
+
+
+def _finding_on_forward_compatibility(
+    rule: str, reason: str, cuda: str, needed: Row, combination: Combination
+) -> Finding:
+    """Return the finding on a driver that is too old: NVIDIA's package with a newer libcuda, on some GPUs."""
+    served = [gpu.forward_row for gpu in combination.gpus]
+    if is_below(cuda, "10.0") or (combination.gpus and not all(served)):
+        return finding_with_rows(rule, CANNOT, reason, needed)
+    package = f"NVIDIA's cuda-compat-{'-'.join(cuda.split('.')[:2])} (conda-forge: cuda-compat)"
+    if not combination.gpus:
+        reason = f"{reason}; on GPUs of data centers and Jetson {package} is the way out"
+        return finding_with_rows(rule, CANNOT, reason, needed)
+    row = tables.newest_row_including("cuda_compat", cuda)
+    rows = [item for item in (needed, row, *served) if item]
+    branch = str(combination.driver).partition(".")[0]
+    if row and branch in row["drivers"].split():
+        return finding_with_rows(rule, COSTS, f"{reason}: with {package} it runs beside it", *rows)
+    reason = f"{reason}; {package} is the way out, but no table has it beside driver {branch}"
+    return finding_with_rows(rule, UNKNOWN, reason, *rows)
 
 
 def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
@@ -213,8 +246,11 @@ def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None or combination.driver is None:
         return
     row = tables.oldest_driver_row_for_cuda(combination.cuda)
+    least = tables.minor_compatibility_driver_row(combination.cuda) or row
     if row is None or is_at_least(combination.driver, row["driver"]):
         return
+    if least and not is_at_least(combination.driver, least["driver"]):
+        return  # the driver itself is too old; the package with a newer libcuda compiles PTX
     for finding in (*judge_cuda_and_gpu(combination), *judge_target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (

@@ -17,6 +17,7 @@ from kiln.compat.combination import (
     capability_number,
     finding_with_rows,
     unknown_finding,
+    with_release_cuda_unless_given,
 )
 from kiln.compat.tables import (
     have_same_major,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by NVIDIA's matrix of CUDAs, then by the pairs that were tested."""
+    combination = with_release_cuda_unless_given(combination)
     if combination.cudnn is None or combination.cuda is None:
         return
     rule, what = "cuDNN and CUDA", f"cuDNN {combination.cudnn} and CUDA {combination.cuda}"
@@ -53,13 +55,15 @@ def judge_cudnn_and_cuda(combination: Combination) -> Iterator[Finding]:
 
 def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     """Judge a cuDNN by the GPUs and the driver that it requires with a CUDA."""
+    combination = with_release_cuda_unless_given(combination)
     if combination.cudnn is None or combination.cuda is None:
         return
     rows = [row for row in tables.cudnn_rows_for_cuda(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
         yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
     least = min((row for row in rows if row["driver"]), key=lambda row: version_numbers(row["driver"]), default=None)
-    if combination.driver and least and not is_at_least(combination.driver, least["driver"]):
+    served = combination.gpus and all(gpu.forward_row for gpu in combination.gpus)  # judged with CUDA and driver
+    if combination.driver and least and not served and not is_at_least(combination.driver, least["driver"]):
         reason = (
             f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
             f"{combination.driver} is older"
@@ -166,7 +170,7 @@ def judge_tensorflow_and_cudnn(combination: Combination) -> Iterator[Finding]:
 
 
 def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
-    """Refuse a Python that a release has dropped; a newer one than upstream's may have been built by others."""
+    """Refuse a Python that a release has dropped; a newer one than upstream's is unknown."""
     if combination.tf is None or combination.python is None:
         return
     row, rule = tables.tensorflow_row(combination.tf), "TensorFlow and Python"
@@ -174,15 +178,8 @@ def judge_tensorflow_and_python(combination: Combination) -> Iterator[Finding]:
         yield unknown_finding(rule, f"no table has the Pythons of TensorFlow {combination.tf}")
         return
     what = f"TensorFlow {combination.tf} is for Python {row['python']}"
-    builds = [
-        row
-        for row in tables.third_party_build_rows(combination.tf)
-        if row["python"] and is_in_ranges(combination.python, row["python"])
-    ]
     if is_in_ranges(combination.python, row["python"]):
         yield finding_with_rows(rule, WORKS, what, row)
-    elif builds:
-        yield finding_with_rows(rule, COSTS, f"{what}; with {combination.python} conda-forge built it", row, builds[0])
     elif is_below(combination.python, lowest_and_highest(row["python"])[1]):
         yield finding_with_rows(rule, CANNOT, f"{what}, not for {combination.python}", row)
     else:
@@ -237,13 +234,42 @@ def judge_wheel_and_processor(combination: Combination) -> Iterator[Finding]:
     """Refuse a processor without AVX, which upstream's wheels need since 1.6."""
     if combination.tf is None or combination.avx is not False:
         return
-    row = next(iter(tables.rows_including(tables.table_rows("processor"), combination.tf)), None)
+    row = _processor_row("avx", combination.tf)
     if row is not None:
         reason = (
             f"upstream's wheel of TensorFlow {combination.tf} uses AVX, which this processor does not have; "
             "compile it with microarch_level 1"
         )
         yield finding_with_rows("wheel and processor", CANNOT, reason, row)
+
+
+def _processor_row(needs: str, tf: str) -> Row | None:
+    rows = [row for row in tables.table_rows("processor") if row["needs"] == needs]
+    return next(iter(tables.rows_including(rows, tf)), None)
+
+
+def judge_build_and_architecture(combination: Combination) -> Iterator[Finding]:
+    """Refuse upstream's wheel on a GPU beside an aarch64 processor, and a GPU beside a processor that it never has."""
+    rule = "processor"
+    fixed = [(gpu, row) for gpu in combination.gpus if (row := gpu.arch_row)]
+    for gpu, row in fixed if combination.arch == "x86_64" else ():
+        yield finding_with_rows(rule, CANNOT, f"{gpu.text} is only in machines with an aarch64 processor", row)
+    if combination.arch == "x86_64" or not (fixed or combination.arch) or combination.built_for:
+        return
+    own = tables.tensorflow_row(combination.tf) if combination.tf else None
+    if combination.serving:
+        yield unknown_finding(rule, f"no table has Serving {combination.serving} for aarch64")
+    if combination.tf is None or (own and combination.cuda and not versions_agree(own["cuda"], combination.cuda)):
+        return  # not upstream's wheel
+    source = _processor_row("x86_64 for CUDA", combination.tf)
+    needs_cuda = combination.gpus or combination.cuda or combination.driver
+    what = f"upstream's wheel of TensorFlow {combination.tf} for aarch64"
+    if source is None:
+        yield unknown_finding(rule, f"no table has {what}")
+    else:
+        instead = "; compile it for the GPU (--built-for)" if needs_cuda else ""
+        verdict = CANNOT if needs_cuda else WORKS
+        yield finding_with_rows(rule, verdict, f"{what} has no CUDA{instead}", source, *(row for _, row in fixed))
 
 
 def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Finding]:

@@ -45,6 +45,13 @@ def test_every_config_of_this_feedstock_is_known(file: Path, capsys: pytest.Capt
     assert capsys.readouterr().out.startswith(f"{verdict}: TensorFlow 2.21.0, ")
 
 
+def test_a_config_is_checked_for_a_machine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["-C", str(ROOT), "doctor", CELL, "--gpu", "V100", "--driver", "575.57.08"]) == 0
+    assert "the build has machine code for V100 (7.0)" in capsys.readouterr().out
+    assert main.run(["-C", str(ROOT), "doctor", CELL, "--cc", "3.7"]) == IncompatibleVersions.exit_code
+    assert "the build has neither machine code nor PTX for 3.7" in capsys.readouterr().out
+
+
 RECIPE_V1 = """
 recipe:
   name: whole

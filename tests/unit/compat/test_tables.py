@@ -16,15 +16,16 @@ from kiln.compat.rules import RULES
 # How many rows each table has at least: a row that is lost is noticed.
 ROWS = {
     "built": 6,
-    "cloud": 15,
-    "cuda_compiler": 18,
+    "cloud": 54,
+    "cuda_compat": 6,
+    "cuda_compiler": 26,
     "cuda_driver": 58,
     "cuda_minor": 3,
-    "cudnn": 48,
+    "cudnn": 50,
     "driver_gpu": 3,
-    "gpu": 105,
+    "gpu": 165,
     "known_failure": 4,
-    "processor": 1,
+    "processor": 2,
     "serving": 18,
     "tensorflow": 38,
     "upstream": 2,
@@ -46,7 +47,8 @@ def test_every_row_has_a_source_and_none_stands_twice(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"]
+    "name",
+    ["cuda_compat", "cuda_compiler", "cuda_driver", "driver_gpu", "known_failure", "serving", "upstream", "wheel"],
 )
 def test_ranges_do_not_overlap(name: str) -> None:
     rows = sorted(tables.table_rows(name), key=lambda row: tables.version_numbers(row["first"]))
@@ -69,7 +71,7 @@ def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
         for a, b in itertools.pairwise(drivers)
     )
     compilers = [row for row in tables.table_rows("cuda_compiler") if row["gcc_below"]]
-    assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3"]
+    assert [row["first"] for row in tables.table_rows("cuda_compiler") if row not in compilers] == ["13.3", "13.4"]
     assert all(
         tables.version_numbers(a["gcc_below"]) <= tables.version_numbers(b["gcc_below"])
         for a, b in itertools.pairwise(compilers)
@@ -90,7 +92,9 @@ def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:
     for machine in tables.table_rows("cloud"):
         assert (
-            tables.oldest_cuda_row_for_capability(capability_number(find_gpu(machine["machine"]).capability))
+            tables.oldest_cuda_row_for_capability(
+                capability_number(find_gpu(machine["machine"].replace("#", "8")).capability)
+            )
             is not None
         )
 

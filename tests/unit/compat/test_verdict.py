@@ -24,7 +24,7 @@ ASKED = st.fixed_dictionaries(
         "python": st.sampled_from(["2.7", "3.6", "3.8", "3.11", "3.13", "3.14"]),
         "compiler": st.sampled_from(["gcc-4.8", "gcc-7", "gcc-13", "gcc-15", "clang-18"]),
         "bazel": st.sampled_from(column("bazel")),
-        "gpu": st.sampled_from([*column("machine", "cloud"), "7.5", "12.0"]),
+        "gpu": st.sampled_from([*(name.replace("#", "8") for name in column("machine", "cloud")), "7.5", "12.0"]),
         "driver": st.sampled_from(["384.81", "450.80.02", "525.60.13", "535.54.03", "595.71.05"]),
         "glibc": st.sampled_from(["2.12", "2.17", "2.36"]),
     },
