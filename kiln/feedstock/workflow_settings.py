@@ -271,10 +271,8 @@ class ActionsSettings:
 
     def chain_job_count(self, group: str) -> int:
         """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job."""
-        hours = self._value_of_first_matching_key("build_hours", _setting_keys_of_group(group))
-        if not hours:
-            return 1
-        minutes = 60 * int(str(hours))
+        hours = stated_hours(self._own, group)
+        minutes = 60 * hours
         if minutes <= self.build_minutes:
             return 1
         most = limit_of_service(GITHUB, "run hours")
@@ -301,12 +299,7 @@ class ActionsSettings:
         if group.startswith("cpu"):
             return ""
         keys = [key for key in _setting_keys_of_group(group) if ("-" in key) == ("-" in group)]
-        return str(self._value_of_first_matching_key("gpu_runners", keys) or "")
-
-    def _value_of_first_matching_key(self, name: str, keys: Iterable[str]) -> Any:
-        """Return the value of the first of the keys that a setting has, or the setting's one value for all."""
-        value = self._own.get(name)
-        return next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
+        return str(_value_of_first_matching_key(self._own, "gpu_runners", keys) or "")
 
     @property
     def skip_render_paths(self) -> tuple[str, ...]:
@@ -353,6 +346,17 @@ class ActionsSettings:
 
     def _workflow_setting(self, name: str, platform: str) -> Any:
         return self.whole.get_workflow_setting(name, provider=GITHUB, platform=platform)
+
+
+def stated_hours(own: TypedSettings, group: str) -> int:
+    """Return ``kiln: build_hours``: the hours of a group's config on its runner, 0 if nothing is stated."""
+    return int(str(_value_of_first_matching_key(own, "build_hours", _setting_keys_of_group(group)) or 0))
+
+
+def _value_of_first_matching_key(own: TypedSettings, name: str, keys: Iterable[str]) -> Any:
+    """Return the value of the first of the keys that a setting has, or the setting's one value for all."""
+    value = own.get(name)
+    return next((value[key] for key in keys if key in value), None) if isinstance(value, dict) else value
 
 
 def _setting_keys_of_group(group: str) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def _begin_next_build(queue: BuildQueue, worker: int, now: float) -> Placement |
     return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)
 
 
-HISTORY, SIMILAR, DEFAULT = "history", "similar configs", "assumed"
+HISTORY, SIMILAR, STATED, SIBLINGS, DEFAULT = "history", "similar configs", "stated", "this run", "assumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,26 +100,38 @@ class CompileAssumptions:
 
 
 def estimate_jobs(
-    jobs: Sequence[JobEstimate], history: Iterable[BuildDuration], *, cores: float, assumptions: CompileAssumptions
+    jobs: Sequence[JobEstimate],
+    history: Iterable[BuildDuration],
+    *,
+    cores: float,
+    assumptions: CompileAssumptions,
+    stated: Iterable[BuildDuration] = (),
 ) -> tuple[JobEstimate, ...]:
     """Return configs with their estimates on ``cores`` cores.
 
-    The estimate is the duration of the config's last build, else the average of its group, else that of all builds,
-    else the assumption; separately for cold and warm builds.
+    The estimate is the duration of the config's last build, else the average of its group, else what the feedstock has
+    ``stated`` of it, else the average of all builds, else the assumption; separately for cold and warm builds.
     """
     cold, warm = ({}, {})  # type: tuple[dict[str, float], dict[str, float]]
     for build in history:
         (cold if build.cold else warm)[build.config] = build.seconds * assumptions.slowdown(cores, build.cores)
+    said = {build.config: build.seconds * assumptions.slowdown(cores, build.cores) for build in stated}
     default = assumptions.compile * assumptions.slowdown(cores, assumptions.cores)
     groups = {job.config: job.group for job in jobs}
     estimated = []
     for job in jobs:
-        cold_seconds, source = expected_build_seconds(job.config, groups, cold)
-        warm_seconds, warm_source = expected_build_seconds(job.config, groups, warm)
+        known_cold, known_warm = cold, warm
+        if job.config in said:  # which says more than another group's builds
+            known_cold, known_warm = (
+                {config: seconds for config, seconds in known.items() if groups.get(config) == job.group}
+                for known in (cold, warm)
+            )
+        cold_seconds, source = expected_build_seconds(job.config, groups, known_cold)
+        warm_seconds, warm_source = expected_build_seconds(job.config, groups, known_warm)
         if cold_seconds is None:
-            cold_seconds, source = (default, DEFAULT)
+            cold_seconds, source = (said[job.config], STATED) if job.config in said else (default, DEFAULT)
             if warm_seconds is not None:
-                cold_seconds, source = (max(default, warm_seconds), warm_source)
+                cold_seconds, source = (max(cold_seconds, warm_seconds), warm_source)
         warm_seconds = cold_seconds * assumptions.warm if warm_seconds is None else warm_seconds
         warm_seconds = min(cold_seconds, warm_seconds)
         estimated.append(dataclasses.replace(job, cold=cold_seconds, warm=warm_seconds, source=source))

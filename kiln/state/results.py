@@ -61,13 +61,17 @@ class MachineSize(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSize:
-    """The needs of a config: cores, GB of memory and of disk, GPUs; and the seconds that it may take."""
+    """The needs of a config: cores, GB of memory and of disk, GPUs; and the seconds that it may take.
+
+    ``hours`` are those that it is said to take, on that many cores; 0 if nothing is said.
+    """
 
     cores: int = 0
     memory: float = 0.0
     disk: float = 0.0
     gpus: int = 0
     time_limit: float | None = None
+    hours: float = 0.0
 
     def fits(self, machine_type: MachineSize) -> bool:
         """Return whether a machine type is large enough; a size that is unknown is."""

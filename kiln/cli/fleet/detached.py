@@ -56,11 +56,13 @@ def check_credential_expiry(options: FleetOptions, plan: FleetPlan, *, begins: b
     """Compare the credentials' expiry with the end of the plan of a detached run, which ``begins`` or does not."""
     from kiln.fleet.detached import credentials
     from kiln.fleet.plan.plan import Assumptions
+    from kiln.run.simulation import DEFAULT
 
     startup, now = Assumptions.read().startup, time.time()  # of the controller; then come the workers
     limit = None if options.time_limit is None else now + startup + options.time_limit
     tests = 0.0 if plan.bounds.tests is None else plan.bounds.tests.seconds
-    end = now + startup + plan.selection.seconds + tests
+    is_assumed = any(job.source == DEFAULT for job in plan.estimates)  # which refuses no run
+    end = now + startup + (0.0 if is_assumed else plan.selection.seconds + tests)
     credentials.require_lasting_credentials(
         options.provider, options.environment, begin=now, end=end, limit=limit, begins=begins
     )

@@ -7,6 +7,7 @@ entries, each with the variant values that it is for and the sizes that it sets:
       cores: 32
       memory: 64
       time_limit: 8h
+      hours: 3
 
 Later entries prevail over earlier ones. A value of ``match`` may have ``*``; an entry without it is for all configs.
 """
@@ -24,7 +25,10 @@ from kiln.base.errors import MalformedYaml, UsageError
 from kiln.base.position import Place
 from kiln.base.text import duration_seconds
 from kiln.feedstock import config_file
+from kiln.feedstock.settings import TypedSettings
+from kiln.feedstock.workflow_settings import GITHUB, OWN, limit_of_service, stated_hours
 from kiln.recipe import render
+from kiln.state.ledger.ledger import BuildDuration
 from kiln.state.results import JobSize
 
 if TYPE_CHECKING:
@@ -37,7 +41,8 @@ FILE = "fleet-sizes.yml"
 SECTION = "worker"  # in the section extra of a recipe
 KEY = re.compile(rf"^[ \t]+{SECTION}[ \t]*:", re.MULTILINE)
 NUMBERS = ("cores", "memory", "disk", "gpus")
-KEYS = ("match", *NUMBERS, "time_limit")
+SIZES = (*NUMBERS, "time_limit", "hours")
+KEYS = ("match", *SIZES)
 EXAMPLE = '- {match: {cuda_compiler_version: "12.*"}, cores: 32, memory: 64, time_limit: 8h}'
 LARGEST = 1e6  # of any number
 
@@ -87,7 +92,7 @@ def _parse_sizes(data: Mapping[Any, Any], keys: Sequence[str], place: Callable[[
         if key not in keys:
             hint = f"one of {', '.join(keys)}"
             raise MalformedYaml(f"unknown key {str(key)!r} of a size", at=place(key), hint=hint)
-        if key in NUMBERS:
+        if key in NUMBERS or key == "hours":
             values[str(key)] = _parse_number(str(key), value, place(value))
         elif key == "time_limit":
             values[str(key)] = _parse_time_limit(value, place(value))
@@ -113,7 +118,7 @@ def _sizes_in_recipe_extra(extra: Mapping[str, Any], at: Place) -> dict[str, flo
     if not isinstance(data, dict):
         raise MalformedYaml(f"{SECTION} in extra maps sizes to numbers", at=at, hint="worker: {cores: 32, memory: 64}")
     given = {key: value for key, value in data.items() if value is not None}  # not those whose selector is false
-    return _parse_sizes(given, (*NUMBERS, "time_limit"), lambda _: at)
+    return _parse_sizes(given, SIZES, lambda _: at)
 
 
 def _recipe_file_name(path: Path) -> str:
@@ -140,7 +145,7 @@ def _parse_number(key: str, text: Any, at: Place) -> float:
         number = float(text)
     except (TypeError, ValueError):
         number = math.nan
-    whole = key in {"memory", "disk"} or number == round(number if math.isfinite(number) else 0.5)
+    whole = key in {"memory", "disk", "hours"} or number == round(number if math.isfinite(number) else 0.5)
     if not 0 <= number <= LARGEST or not whole:
         raise MalformedYaml(f"invalid {key} {str(text)!r}", at=at, hint="a number such as 32")
     return number
@@ -170,6 +175,7 @@ def config_size(
         disk=values.get("disk", 0.0),
         gpus=int(values.get("gpus", 0)),
         time_limit=values.get("time_limit"),
+        hours=values.get("hours", 0.0),
     )
 
 
@@ -179,3 +185,21 @@ def config_resource_needs(feedstock: Feedstock, names: Sequence[str]) -> dict[st
     variants = {entry.name: entry for entry in config_file.read_configs(feedstock, names)}
     recipe = recipe_sizes(feedstock, tuple(variants.values()))
     return {name: config_size(entries, entry.variant, recipe.get(name)) for name, entry in variants.items()}
+
+
+def stated_durations(
+    feedstock: Feedstock, sizes: Mapping[str, JobSize], groups: Mapping[str, str]
+) -> tuple[BuildDuration, ...]:
+    """Return how long the feedstock says that configs take, from their sizes or else from conda-forge.yml.
+
+    Hours of a size count on its cores, those of ``kiln: build_hours``, and of a size without cores, on GitHub's runner.
+    """
+    own, runner = TypedSettings.read(feedstock.conda_forge_yml).get_nested(OWN), limit_of_service(GITHUB, "cores").value
+    return tuple(
+        BuildDuration(config=name, cold=True, seconds=3600 * hours, cores=cores)
+        for name, size in sizes.items()
+        for hours, cores in [
+            (size.hours, size.cores or runner) if size.hours else (stated_hours(own, groups[name]), runner)
+        ]
+        if hours
+    )

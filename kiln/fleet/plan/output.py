@@ -232,7 +232,12 @@ def _plan_notes(plan: FleetPlan) -> Iterator[str]:
     if assumed:
         verb = "was" if assumed == 1 else "were"
         count = f"{assumed} of {count_text(len(plan.estimates), 'config')}"
-        yield f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/plan/assumed.yml)"
+        yield (
+            f"times   {count} {verb} never built: times with '?' are assumed (kiln/fleet/plan/assumed.yml); 'hours' in"
+            " fleet-sizes.yml states them"
+        )
+        if not plan_plan.is_within_limits(way, plan.bounds):
+            yield "limit   if they are true, the run will be stopped at its limit of time or cost"
     if tests is not None:
         yield from _test_notes(tests, way)
     yield from _exceeded_time_limits(plan)

@@ -14,7 +14,7 @@ from kiln.fleet.model import MachineType, Offer
 from kiln.fleet.plan import choice
 from kiln.fleet.plan.prices import price_row_hint
 from kiln.run.queue import BuildQueue
-from kiln.run.simulation import CompileAssumptions, Placement, simulate_queue
+from kiln.run.simulation import DEFAULT, CompileAssumptions, Placement, simulate_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -329,7 +329,8 @@ def plan_fleet(
 
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
-    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one.
+    more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. No limit of time
+    or cost refuses a plan whose times are assumed.
     """
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
@@ -349,7 +350,11 @@ def plan_fleet(
     ]
     if not arrangements:
         raise choice.too_few_workers_error(assignments[0], bounds.workers)
-    within = [arrangement for arrangement in arrangements if _is_within_limits(arrangement, bounds)]
+    within = [arrangement for arrangement in arrangements if is_within_limits(arrangement, bounds)]
+    if not within and any(job.source == DEFAULT for jobs in estimates.values() for job in jobs):
+        # Nobody knows these times: the run itself stops at its limits.
+        within = [arrangement for arrangement in arrangements if fits_quotas(bounds.quotas, arrangement)]
+        optimize = optimize if bounds.cost is None else "cost"
     if not within:
         cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
         limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
@@ -428,7 +433,8 @@ def worker_counts_to_compare(configs: int, max_workers: int) -> tuple[int, ...]:
     return tuple(sorted({*useful, max_workers}))
 
 
-def _is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bool:
+def is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bool:
+    """Return whether an arrangement, with the tests and the controller, stays within the limits of a run."""
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
     cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds

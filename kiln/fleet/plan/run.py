@@ -13,11 +13,11 @@ from kiln.fleet.options import ANSIBLE, DEFAULT_TYPE, SLURM
 from kiln.fleet.plan import choice
 from kiln.fleet.plan import plan as fleet_plan
 from kiln.fleet.plan import prices as fleet_prices
-from kiln.fleet.plan.limits import config_resource_needs
+from kiln.fleet.plan.limits import config_resource_needs, stated_durations
 from kiln.fleet.plan.output import RunTerms, greatest_cost_of_lost_workers
 from kiln.fleet.plan.plan import Assumptions, FleetLimits, FleetPlan
 from kiln.fleet.plan.prices import price_region, price_row_hint
-from kiln.run.simulation import estimate_jobs
+from kiln.run.simulation import DEFAULT, estimate_jobs
 from kiln.state.results import JobEstimate, JobSize
 
 if TYPE_CHECKING:
@@ -69,9 +69,10 @@ def plan_run(
         )
         for config in configs
     ]
+    stated = stated_durations(feedstock, sizes, {config.config: config.group for config in configs})
 
     def estimates_on_cores(cores: float) -> tuple[JobEstimate, ...]:
-        return estimate_jobs(requests, history, cores=cores, assumptions=assumptions)
+        return estimate_jobs(requests, history, cores=cores, assumptions=assumptions, stated=stated)
 
     cache: MachineType | None = None
     if options.slurm is not None:
@@ -290,7 +291,7 @@ def worker_lifetime(options: FleetOptions, plan: FleetPlan) -> float:
     text = options.variable_text("kiln_lifetime")
     if not text:
         return max(LIFETIME, 2 * plan.selection.seconds)
-    longest = max(job.cold for job in plan.estimates)
+    longest = max((job.cold for job in plan.estimates if job.source != DEFAULT), default=0.0)
     if not text.isdecimal() or int(text) <= longest:
         why = f"the longest build takes {longest:.0f} s, and a worker ends itself at the end of its lifetime"
         raise UsageError(f"invalid kiln_lifetime {text!r}", why=why, hint="leave it out: it follows from the plan")

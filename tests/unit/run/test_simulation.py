@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,9 @@ from kiln.run.simulation import (
 )
 from kiln.state.ledger.ledger import BuildDuration
 from kiln.state.results import ConfigRun, ConfigState, JobEstimate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 GROUPS = {"a10": "cuda12.5", "a11": "cuda12.5", "b10": "cuda12.9", "b11": "cuda12.9", "c10": "cpu"}
 
@@ -115,8 +120,10 @@ def build(config: str, seconds: float, *, cold: bool = True, cores: float = 16) 
     return BuildDuration(config=config, cold=cold, seconds=seconds, cores=cores)
 
 
-def estimates(*history: BuildDuration, cores: float = 16) -> dict[str, tuple[float, float, str]]:
-    jobs = estimate_jobs(REQUESTS, history, cores=cores, assumptions=ASSUMPTIONS)
+def estimates(
+    *history: BuildDuration, cores: float = 16, stated: Iterable[BuildDuration] = ()
+) -> dict[str, tuple[float, float, str]]:
+    jobs = estimate_jobs(REQUESTS, history, cores=cores, assumptions=ASSUMPTIONS, stated=stated)
     return {job.config: (round(job.cold, 6), round(job.warm, 6), job.source) for job in jobs}
 
 
@@ -131,6 +138,16 @@ def test_the_estimate_is_the_last_duration_else_the_average_of_the_group_else_th
         "b1": (500.0, 100.0, "similar configs"),
     }
     assert estimates(build("a1", 500.0), build("b1", 900.0))["a2"] == (500.0, 100.0, "similar configs")
+
+
+def test_what_is_stated_counts_before_other_groups_and_after_the_own() -> None:
+    stated = [build("a1", 7200.0, cores=4), build("a2", 7200.0, cores=4)]
+    seconds = round(7200.0 * ASSUMPTIONS.slowdown(16, 4), 6)
+    said = (seconds, round(seconds * 0.2, 6), "stated")
+    assert estimates(stated=stated) == {"a1": said, "a2": said, "b1": (1000.0, 200.0, "assumed")}
+    measured = estimates(build("b1", 500.0), build("b1", 60.0, cold=False), stated=stated)
+    assert measured == {"a1": said, "a2": said, "b1": (500.0, 60.0, "history")}
+    assert estimates(build("a1", 50.0), stated=stated)["a2"] == (50.0, 10.0, "similar configs")
 
 
 def test_of_several_builds_of_a_group_the_average_is_expected() -> None:

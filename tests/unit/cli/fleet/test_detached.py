@@ -458,6 +458,7 @@ def test_a_run_that_cannot_begin_gets_no_controller(
     monkeypatch.delenv("AWS_REGION", raising=False)
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
     (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    (tmp_path / "fleet-sizes.yml").write_text("- hours: 19\n")
     words = ["-C", str(tmp_path), "fleet", "run", "--provider", "aws", "--all", "--detach"]
     assert main.run([*words, "--fallback", "on-demand"]) == UsageError.exit_code
     assert "--fallback on-demand needs --spot" in capsys.readouterr().err

@@ -187,6 +187,7 @@ def test_another_openstack_is_planned_with_its_own_types_and_without_prices(
 def test_the_tests_on_a_gpu_are_part_of_the_plan_and_of_its_limits(
     feedstock: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (feedstock / "fleet-sizes.yml").write_text("- hours: 19\n")
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all", "--gpu-tests"]
     assert main.run(plan) == 0
     output = capsys.readouterr()
@@ -256,6 +257,7 @@ def test_the_cost_of_tests_on_a_worker_is_in_their_table_json_and_status(
 def test_a_detached_plan_has_the_price_of_its_controller(
     feedstock: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (feedstock / "fleet-sizes.yml").write_text("- hours: 19\n")
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
     assert main.run([*plan, "--json"]) == 0
     data = json.loads(capsys.readouterr().out)
@@ -284,6 +286,7 @@ def test_a_detached_plan_has_the_price_of_its_controller(
 def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_cost(
     feedstock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (feedstock / "fleet-sizes.yml").write_text("- hours: 19\n")
     plan = ["-C", str(feedstock), "fleet", "plan", "--provider", "aws", "--all"]
     words = ["--zone", "us-east-1b,us-east-1c", "--fallback", "c6i.4xlarge,c7a.4xlarge"]
     assert main.run([*plan, *words, "--json"]) == 0
@@ -302,7 +305,7 @@ def test_a_plan_names_what_is_taken_where_the_provider_refuses_and_what_losses_c
     alone = json.loads(capsys.readouterr().out)
     assert alone["terms"]["lifetime"] == 2 * alone["chosen"]["seconds"] > 86400.0, "it would end in the last builds"
 
-    (feedstock / "fleet-sizes.yml").write_text("- memory: 20\n")
+    (feedstock / "fleet-sizes.yml").write_text("- {memory: 20, hours: 19}\n")
     for fallback, error in (
         ("on-demand", "--fallback on-demand needs --spot"),
         ("c7.huge", "aws has no machine type 'c7.huge'"),

@@ -121,6 +121,7 @@ TEXT = """\
   time_limit: 90min
 - match: {cuda_compiler_version: "12.9", python: "3.12.* *_cpython"}
   gpus: 1
+  hours: 2.5
   cores: 16
 """
 
@@ -137,8 +138,30 @@ def test_later_entries_prevail_for_the_configs_whose_variant_they_match(tmp_path
     new = {**cpu, "cuda_compiler_version": ("12.9",)}
     assert limits.config_size(entries, cpu) == JobSize(cores=8, disk=100)
     assert limits.config_size(entries, old) == JobSize(cores=32, memory=64.5, disk=100, time_limit=5400)
-    assert limits.config_size(entries, new) == JobSize(cores=16, memory=64.5, disk=100, gpus=1, time_limit=5400)
+    assert limits.config_size(entries, new) == JobSize(
+        cores=16, memory=64.5, disk=100, gpus=1, time_limit=5400, hours=2.5
+    )
     assert limits.config_size(entries, {}) == JobSize(cores=8, disk=100), "a key that the variant lacks does not match"
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "stated"),
+    [
+        ("", JobSize(), []),
+        ("kiln: {build_hours: 6}", JobSize(), [(6, 4)]),
+        ("kiln: {build_hours: 6}", JobSize(cores=32), [(6, 4)]),
+        ("kiln: {build_hours: {cpu: 2, cuda: 9}}", JobSize(), [(9, 4)]),
+        ("kiln: {build_hours: {cpu: 2}}", JobSize(), []),
+        ("kiln: {build_hours: 6}", JobSize(hours=0.5), [(0.5, 4)]),
+        ("kiln: {build_hours: 6}", JobSize(hours=0.5, cores=32), [(0.5, 32)]),
+    ],
+)
+def test_the_file_of_sizes_states_the_hours_of_a_config_or_else_conda_forge_yml(
+    small: Path, settings: str, size: JobSize, stated: list[tuple[float, float]]
+) -> None:
+    (small / "conda-forge.yml").write_text(f"{settings}\n")
+    made = limits.stated_durations(recipe_feedstock.load(small), {"a": size}, {"a": "cuda12.9"})
+    assert [(duration.seconds / 3600, duration.cores) for duration in made] == stated
 
 
 def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
@@ -156,6 +179,7 @@ def test_a_config_without_a_file_needs_nothing(tmp_path: Path) -> None:
         ("- cores: 1.5", "invalid cores '1.5'", "fleet-sizes.yml:1:10"),
         ("- cores: nan", "invalid cores 'nan'", "fleet-sizes.yml:1:10"),
         ("- disk: inf", "invalid disk 'inf'", "fleet-sizes.yml:1:9"),
+        ("- hours: long", "invalid hours 'long'", "fleet-sizes.yml:1:10"),
         ("- gpus: -1", "invalid gpus '-1'", "fleet-sizes.yml:1:9"),
         ("- cores: [8]", "invalid cores", "fleet-sizes.yml"),
         ("- time_limit: soon", "invalid time 'soon'", "fleet-sizes.yml:1:15"),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kiln.base.errors import FleetLimit, UsageError
 from kiln.fleet.plan import plan as plan_plan
+from kiln.fleet.plan.limits import stated_durations
 from kiln.fleet.plan.output import plan_as_json, plan_as_text
 from kiln.fleet.plan.plan import (
     Assumptions,
@@ -26,7 +27,8 @@ from kiln.fleet.plan.plan import (
     worker_cost,
 )
 from kiln.fleet.worker_policies import ON_DEMAND, offers_in_request_order
-from kiln.run.simulation import Placement
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.run.simulation import DEFAULT, STATED, Placement
 from kiln.state.results import JobEstimate, JobSize
 from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates, lower_bound
 from tests.playbook_programs import load
@@ -287,14 +289,32 @@ def test_a_scheduler_s_warm_builds_wait_for_the_cold_one() -> None:
 COST = Path(__file__).parents[4] / "docs" / "explanation" / "cost.md"
 
 
-def test_the_plan_assumes_the_compile_of_the_page_about_costs() -> None:
-    figure = re.search(r"(\d+) h on (\d+) cores, (\d+) core-hours", COST.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("folder", ["", "serving"])
+def test_the_page_about_costs_has_what_the_feedstock_states_and_the_plan_assumes(folder: str) -> None:
+    text = COST.read_text(encoding="utf-8")
+    figure = re.search(r"(\d+) h on (\d+) cores, (\d+) core-hours", text)
     assert figure is not None
     hours, cores, work = map(int, figure.groups())
-    assumptions = Assumptions.read()
-    assert (assumptions.compile, assumptions.cores) == (hours * 3600, cores)
-    assert hours * cores == work
-    assert assumptions.compile * assumptions.slowdown(16, assumptions.cores) > 5 * 3600, "half the cores, nearly twice"
+    feedstock, assumptions = recipe_feedstock.load(COST.parents[2] / folder), Assumptions.read()
+    (stated,) = stated_durations(feedstock, {"one": JobSize()}, {"one": "cuda12.9"})
+    assert (stated.seconds, stated.cores, hours * cores) == (hours * 3600, cores, work)
+    others = re.search(r"([\d.]+) h on 16, ([\d.]+) h on 32, ([\d.]+) h on 64", text)
+    assert others is not None
+    assert [round(hours * assumptions.slowdown(many, cores), 1) for many in (16, 32, 64)] == list(
+        map(float, others.groups())
+    )
+    assert f"| {assumptions.warm:g} of a cold one |" in text
+
+
+def test_an_assumption_refuses_no_run_and_a_statement_does() -> None:
+    bounds = FleetLimits(workers=2, seconds=HOUR, cost=1.0)
+    stated = [dataclasses.replace(job, source=STATED) for job in estimates(4, hours=9)]
+    assumed = [dataclasses.replace(job, source=DEFAULT) for job in stated]
+    with pytest.raises(FleetLimit, match="no arrangement"):
+        plan_fleet({MACHINE: stated}, assumptions=SOME, bounds=bounds)
+    plan = plan_fleet({MACHINE: assumed}, assumptions=SOME, bounds=bounds, optimize="time")
+    assert plan.selection == plan.cheapest, "the money is limited"
+    assert "limit   if they are true, the run will be stopped" in plan_as_text(plan)
 
 
 @pytest.mark.parametrize("warm", [0.05, 0.1, 0.2])
