@@ -179,7 +179,7 @@ class JobManager:
         job = self.state.inventory.update_job(
             event.config,
             state=JobState.FINISHED,
-            finished=self.state.executor.now() if event.at is None else event.at,
+            finished=self._end_of_build(event),
             exit_code=event.exit_code,
             reason=event.reason,
         )
@@ -189,6 +189,13 @@ class JobManager:
                 self.state.estimates[event.config]
             )  # until its report says which step has failed
         self.collect_results(worker, event.config)
+
+    def _end_of_build(self, event: BuildFinished) -> float:
+        """Return when a build has ended: a controller that was away hears of it later."""
+        now, job = self.state.executor.now(), self.state.inventory.latest_job(event.config)
+        if event.at is not None or event.seconds is None or job is None:
+            return now if event.at is None else event.at
+        return min(now, job.started + event.seconds)
 
     def on_results_collected(self, worker: Worker, event: ResultsCollected) -> None:
         """Store the results of a build, which were collected and checked."""

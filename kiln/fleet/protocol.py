@@ -315,13 +315,15 @@ class LogLine:
 class BuildFinished(BuildMessage):
     """A build is over: ``exit_code`` is that of kiln on the worker, None when it is unknown.
 
-    ``at`` is the time of its end, where that is known better than by this event. With ``unfit`` its worker can build
-    nothing more; ``overdue`` marks one that a scheduler ended at its time limit.
+    ``at`` is the time of its end, or ``seconds`` how long it took by its worker's clock, where that is known better
+    than by this event. With ``unfit`` its worker can build nothing more; ``overdue`` marks one that a scheduler ended
+    at its time limit.
     """
 
     exit_code: int | None
     reason: str = ""
     at: float | None = None
+    seconds: float | None = None
     unfit: bool = False
     overdue: bool = False
 

@@ -343,4 +343,7 @@ def _finished_event(session: PlaybookSession, worker: str, config: str, job: Map
     if code == BrokenHandover.exit_code:
         collect.remove_handover(session, config)
         code, result = None, "what was handed over to it is damaged"
-    return BuildFinished(worker=worker, config=config, exit_code=code, reason="" if code == 0 else result)
+    started, ended = job.get("started"), job.get("ended")
+    seconds = max(0.0, float(ended) - float(started)) if started and ended else None
+    reason = "" if code == 0 else result
+    return BuildFinished(worker=worker, config=config, exit_code=code, reason=reason, seconds=seconds)

@@ -1160,6 +1160,21 @@ def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     assert job.started == run.state.configs["config00"].started == begun
 
 
+def test_a_controller_that_was_away_records_the_time_of_the_worker_s_own_clock() -> None:
+    simulation = Simulation(estimates(1))
+    run = supervisor(simulation, max_workers=1)
+    original = simulation._ended
+
+    def ended(name: str, worker: Any, config: str) -> Any:
+        event: Any = original(name, worker, config)
+        return dataclasses.replace(event, seconds=146.0)
+
+    simulation._ended = ended  # type: ignore[method-assign]
+    (config,) = run.execute_run().configs
+    assert config.started is not None
+    assert config.finished == config.started + 146.0
+
+
 def test_a_build_that_takes_longer_than_it_may_is_stopped_and_fails_alone() -> None:
     hours = (2, 3.1, 3.1)
     limited, *rest = (

@@ -95,6 +95,17 @@ def test_a_build_that_fails_on_a_broken_disk_is_not_at_fault(
     assert not event.unfit or event.reason == "its disk cannot be written: Read-only file system"
 
 
+@pytest.mark.parametrize(
+    ("times", "seconds"),
+    [({"started": 100.0, "ended": 246.0}, 146.0), ({"started": 246.0, "ended": 100.0}, 0.0), ({"ended": 9.0}, None)],
+)
+def test_a_build_takes_what_its_worker_s_clock_says(times: dict[str, float], seconds: float | None) -> None:
+    session = Answers({**times, "state": "ended", "exit_code": 0, "result": "success"})
+    event = follow_build(session, FollowBuild(worker="f-1", config="c"))
+    assert isinstance(event, BuildFinished)
+    assert event.seconds == seconds
+
+
 def test_the_notice_to_a_worker_is_reported_once() -> None:
     at = 1_790_000_120.0
     running: dict[str, object] = {"state": "running", "reclaimed_at": None}
