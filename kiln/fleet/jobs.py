@@ -21,9 +21,11 @@ from kiln.base.text import duration
 from kiln.build.job.collected import ResultsCollected
 from kiln.fleet.inventory import OVER
 from kiln.fleet.model import JobState
+from kiln.fleet.plan.plan import Assumptions
 from kiln.fleet.protocol import BuildStarted, CollectResults, FollowBuild, StartBuild, StopBuild
 from kiln.fleet.state import RETRY, TRIES
 from kiln.recipe.rendered import COMPILE
+from kiln.run.simulation import estimate_by_sibling
 from kiln.state.results import ConfigState
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ class JobManager:
     def __init__(self, state: FleetState) -> None:
         self.state = state
         self.stopped: set[str] = set()  # configs whose build was stopped at its time limit
+        self.measured: set[tuple[str, bool]] = set()  # groups of which a cold, or a warm, build has ended in this run
         self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
     def assign_to_unready_worker(self, worker: Worker, now: float) -> bool:
@@ -184,11 +187,32 @@ class JobManager:
             reason=event.reason,
         )
         worker.uncollected[event.config] = 0
+        if event.exit_code == 0 and job.finished is not None:
+            self._revise_estimates(self.state.estimates[event.config], job.finished - job.started, cold=job.cold)
         if job.cold and event.exit_code == BuildFailed.exit_code and not self.state.run_config.keep_going:
             self.state.queue.hold_group(
                 self.state.estimates[event.config]
             )  # until its report says which step has failed
         self.collect_results(worker, event.config)
+
+    def _revise_estimates(self, built: JobEstimate, seconds: float, *, cold: bool) -> None:
+        """Expect of the configs whose times are only assumed what one has just taken: of each group the first tells."""
+        state = self.state
+        if seconds <= 0 or (built.group, cold) in self.measured:
+            return
+        self.measured.add((built.group, cold))
+        assumptions = Assumptions.read()
+        cores = {kind.type: kind.cores for kind in state.run_config.max_workers_by_type}
+        for name, job in state.estimates.items():
+            here = seconds * assumptions.slowdown(cores.get(job.type, 0), cores.get(built.type, 0))
+            state.estimates[name] = estimate_by_sibling(job, built, here, cold=cold, warm=assumptions.warm)
+        state.queue.revise_estimates(state.estimates)
+        for worker in state.inventory.alive_builders:
+            if worker.assignment is not None:
+                revised = state.estimates[worker.assignment.config]
+                worker.assignment = dataclasses.replace(revised, type=worker.assignment.type)
+                if worker.is_building:
+                    state.update_config(revised.config, estimate=state.queue.running_build_seconds(worker.name))
 
     def _end_of_build(self, event: BuildFinished) -> float:
         """Return when a build has ended: a controller that was away hears of it later."""

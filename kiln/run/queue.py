@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import heapq
 import math
 from bisect import insort
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from kiln.state.results import JobEstimate
@@ -89,6 +90,22 @@ class BuildQueue:
             return
         insort(self._waiting.setdefault(group, []), job, key=lambda other: (-other.cold, other.config))
         self._queue_cold_group(group)
+
+    def revise_estimates(self, estimates: Mapping[str, JobEstimate]) -> None:
+        """Take other durations for the configs that wait or are built; a group shares its compile as before."""
+        self._last_ends.clear()
+
+        def revised(job: JobEstimate) -> JobEstimate:
+            new = estimates.get(job.config, job)
+            return dataclasses.replace(job, cold=new.cold, warm=new.warm, source=new.source)
+
+        for groups in (self._waiting, self._held):
+            for group, jobs in groups.items():
+                groups[group] = sorted(map(revised, jobs), key=lambda job: (-job.cold, job.config))
+        for worker, (job, end) in self._busy.items():
+            before = self.running_build_seconds(worker)
+            self._busy[worker] = (revised(job), end)
+            self._busy[worker] = (revised(job), end - before + self.running_build_seconds(worker))
 
     def hold_group(self, job: JobEstimate) -> None:
         """Hold back the configs that share a job's compile, unless it is stored or runs.

@@ -72,6 +72,7 @@ def _begin_next_build(queue: BuildQueue, worker: int, now: float) -> Placement |
     return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)
 
 
+SHARES = 0.99  # a warm build takes less than a cold one, or the queue would take the group for one that shares nothing
 HISTORY, SIMILAR, STATED, SIBLINGS, DEFAULT = "history", "similar configs", "stated", "this run", "assumed"
 
 
@@ -136,6 +137,24 @@ def estimate_jobs(
         warm_seconds = min(cold_seconds, warm_seconds)
         estimated.append(dataclasses.replace(job, cold=cold_seconds, warm=warm_seconds, source=source))
     return tuple(estimated)
+
+
+def estimate_by_sibling(
+    job: JobEstimate, sibling: JobEstimate, seconds: float, *, cold: bool, warm: float
+) -> JobEstimate:
+    """Return a config's estimate by what another config has just taken, ``cold`` or warm, where it was only assumed.
+
+    ``warm`` is the part of a cold build that a warm one is assumed to take. Its own group says more than others, of
+    which only a cold build says anything.
+    """
+    is_own = job.group == sibling.group
+    if job.source != DEFAULT and not (is_own and job.source == SIBLINGS):
+        return job
+    if cold:
+        return dataclasses.replace(job, cold=seconds, warm=warm * seconds, source=SIBLINGS)
+    if not is_own:
+        return job
+    return dataclasses.replace(job, cold=max(job.cold, seconds / SHARES), warm=seconds, source=SIBLINGS)
 
 
 def expected_build_seconds(

@@ -44,6 +44,7 @@ from kiln.fleet.protocol import (
 from kiln.fleet.records import FleetLedger, RunRecorder
 from kiln.fleet.run_config import FleetRunConfig, cache_worker_type
 from kiln.fleet.supervisor import FORECAST, Supervisor
+from kiln.run.simulation import DEFAULT, HISTORY
 from kiln.state.results import ConfigState, JobSize
 from tests.fleets import (
     HOUR,
@@ -1158,6 +1159,28 @@ def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     job = run.state.inventory.latest_job("config00")
     assert job is not None
     assert job.started == run.state.configs["config00"].started == begun
+
+
+@pytest.mark.parametrize("source", [DEFAULT, HISTORY])
+def test_a_short_cold_build_says_what_its_siblings_take_where_that_was_assumed(source: str) -> None:
+    """Configs of half a minute were expected to take seven hours each to the end of their run."""
+    short = estimates(6, hours=32 / 3600, warm=0.5, groups=2)
+    simulation = Simulation(short)
+    planned = tuple(dataclasses.replace(job, cold=7 * HOUR, warm=2 * HOUR, source=source) for job in short)
+    run = Supervisor(run_config(planned, max_workers=1), executor=simulation, recorder=null_recorder())
+    after: list[JobEstimate] = []
+    original = simulation._collected
+
+    def collected(name: str, config: str) -> Any:
+        after.extend(run.state.queue if not after else ())
+        return original(name, config)
+
+    simulation._collected = collected  # type: ignore[method-assign]
+    assert all_done(run.execute_run())
+    assert after
+    assert all(
+        (job.cold < 60, job.warm < 60) == ((True, True) if source == DEFAULT else (False, False)) for job in after
+    )
 
 
 def test_a_controller_that_was_away_records_the_time_of_the_worker_s_own_clock() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kiln.run.simulation import (
     CompileAssumptions,
+    estimate_by_sibling,
     estimate_jobs,
     expected_build_seconds,
     order_configs_for_build,
@@ -156,6 +158,29 @@ def test_of_several_builds_of_a_group_the_average_is_expected() -> None:
     assert expected_build_seconds("a3", groups, durations) == (200.0, "similar configs")
     assert expected_build_seconds("a1", groups, durations) == (100.0, "history")
     assert expected_build_seconds("a1", groups, {}) == (None, "")
+
+
+SAID = JobEstimate(config="a2", group="a", cold=1000.0, warm=200.0, source="assumed")
+
+
+@pytest.mark.parametrize(
+    ("job", "sibling", "cold", "expected"),
+    [
+        (SAID, "a", True, (32.0, 6.4, "this run")),
+        (SAID, "a", False, (1000.0, 32.0, "this run")),
+        (SAID, "b", True, (32.0, 6.4, "this run")),
+        (SAID, "b", False, (1000.0, 200.0, "assumed")),
+        (replace(SAID, source="this run"), "a", True, (32.0, 6.4, "this run")),
+        (replace(SAID, source="this run"), "b", True, (1000.0, 200.0, "this run")),
+        (replace(SAID, cold=10.0, source="this run"), "a", False, (pytest.approx(32.0 / 0.99), 32.0, "this run")),
+        *[(replace(SAID, source=known), "a", True, (1000.0, 200.0, known)) for known in ("history", "stated")],
+    ],
+)
+def test_what_a_sibling_took_replaces_an_assumption_alone(
+    job: JobEstimate, sibling: str, cold: bool, expected: tuple[float, float, str]
+) -> None:
+    made = estimate_by_sibling(job, JobEstimate(config="x", group=sibling), 32.0, cold=cold, warm=0.2)
+    assert (made.cold, made.warm, made.source) == expected
 
 
 def test_warm_builds_have_their_own_history() -> None:
