@@ -37,6 +37,8 @@ class FleetOptions:
     ``remote_executor`` and its credentials are the environment's where no option names them. ``slurm`` are the settings
     of Slurm's jobs, whose folder may be missing.
 
+    ``words`` are the action and the options of this command line, by which a run is resumed.
+
     With ``detach`` a controller gets ``controller_words`` as its options. On a controller ``own_run`` is the name that
     it was given, and ``own_charge`` what it costs itself.
     """
@@ -46,6 +48,7 @@ class FleetOptions:
     vars: tuple[Path, ...] = ()
     variables: Mapping[str, Any] = field(default_factory=dict)
     prices: Path | None = None
+    words: tuple[str, ...] = ()
     run: str | None = None
     key: Path | None = None
     json: bool = False

@@ -276,7 +276,8 @@ def run_to_resume(runs: Sequence[FleetRun], *, provider: str, key: str) -> Fleet
         raise UsageError(
             f"the fleet run {run.id} was not ended, and cannot be resumed",
             why=why,
-            hint=f"run 'kiln fleet down {run.id}', which terminates its workers, then this command again",
+            hint=f"'kiln fleet resume {run.id}' continues it with the options that it began with; or run"
+            f" 'kiln fleet down {run.id}', which terminates its workers, then this command again",
         )
     return run
 

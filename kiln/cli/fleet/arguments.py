@@ -68,6 +68,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     attach, collect = _add_detached_commands(commands)
     test = commands.add_parser("test", help="test built packages on a worker, with --gpu on one that has a GPU")
     _add_test_arguments(test)
+    resume = commands.add_parser("resume", help="continue a run by the command that began it")
+    resume.add_argument("run", metavar="RUN", help="run that was interrupted, or has ended with configs unbuilt")
     status = commands.add_parser("status", help="show the ledger's fleet runs with their workers and jobs")
     status.add_argument("run", nargs="?", metavar="RUN", help="show this run only")
     status.add_argument("--key", metavar="FILE", type=Path, help=KEY_HELP)
@@ -205,7 +207,7 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_config_selection_arguments(parser)
-    parser.set_defaults(rehearsal=False)
+    parser.set_defaults(rehearsal=False, parser=parser)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
     parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")
     parser.add_argument(

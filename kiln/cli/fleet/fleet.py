@@ -15,7 +15,7 @@ from kiln.base.errors import UsageError
 from kiln.cli import build
 from kiln.cli import options as cli_options
 from kiln.cli import output as cli_output
-from kiln.cli.fleet import detached, prices, slurm, teardown
+from kiln.cli.fleet import detached, prices, resume, slurm, teardown
 from kiln.cli.fleet import tests as fleet_tests
 from kiln.cli.fleet.arguments import add_arguments
 from kiln.cli.fleet.options import parse_options
@@ -35,7 +35,7 @@ from kiln.state.results import ConfigRun, ConfigState
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from kiln.fleet.ansible.playbooks import PlaybookSite
@@ -56,7 +56,10 @@ def run(namespace: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
     from kiln.recipe import feedstock as recipe_feedstock
 
-    options = parse_options(namespace, os.environ)
+    environment: Mapping[str, str] = os.environ
+    if namespace.action == "resume":
+        namespace, environment = resume.command_of_run(recipe_feedstock.load(root), namespace.run, environment)
+    options = parse_options(namespace, environment)
     named_by_key = {
         "attach": lambda: detached.attach_to_run(options, root, target=namespace.to, collects=not namespace.no_collect),
         "logs": lambda: detached.show_run_or_config_log(options, root, namespace.config),
@@ -279,6 +282,7 @@ def plan_run_config_and_site(
     offers = {} if is_slurm else fleet_plan.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
     run_id, count = run_config.run_id(options, previous), len(selection.configs)
+    resume.store_command(options, feedstock, run_id, [config.config for config in selection.all])
     config = run_config.compose_run_config(
         options,
         Assumptions.read(),

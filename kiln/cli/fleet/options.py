@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import UsageError
 from kiln.base.text import duration_seconds
 from kiln.cli import arguments
+from kiln.cli.fleet.arguments import parse_image, parse_words
 from kiln.fleet import options as fleet_options
 from kiln.fleet.options import CLOUDS, SLURM, FleetOptions
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from kiln.fleet.slurm.site import SlurmSettings
     from kiln.state.results import ControllerCharge
@@ -39,9 +40,11 @@ OPTIONS_OF = {
 }
 DETACHABLE = ("aws", "openstack", "static")  # whose workers another machine can reach
 # Options that stay here when a run is detached, or whose values are sent in another way.
+SELECTION = frozenset({"help", "configs", "filter", "all", "failed"})
 HERE = frozenset(
     {
-        *("help", "configs", "filter", "all", "failed", "rebuild", "json", "vars", "prices", "images"),
+        *SELECTION,
+        *("rebuild", "json", "vars", "prices", "images"),
         *("detach", "controller", "controller_type", "keep"),
         *("remote_executor", "remote_credentials"),
     }
@@ -63,6 +66,8 @@ def parse_options(namespace: argparse.Namespace, environment: Mapping[str, str])
         "own_run": environment.get(RUN_ID, "") if re.fullmatch(r"[0-9a-f]{8}", environment.get(RUN_ID, "")) else "",
         "own_charge": controller_charge(environment),
     }
+    if namespace.action in {"run", "test"}:
+        given["words"] = (namespace.action, *_option_words(namespace, without=SELECTION))
     options = FleetOptions(**given)
     if namespace.action not in {"plan", "run", "test"}:
         return options
@@ -76,7 +81,7 @@ def parse_options(namespace: argparse.Namespace, environment: Mapping[str, str])
     options = dataclasses.replace(
         options,
         slurm=slurm_settings(namespace) if options.provider == SLURM else None,
-        controller_words=tuple(_controller_words(namespace)) if options.detach else (),
+        controller_words=tuple(_option_words(namespace, without=HERE)) if options.detach else (),
     )
     return _with_remote_executor(options) if namespace.action == "run" else options
 
@@ -198,20 +203,31 @@ def slurm_settings(namespace: argparse.Namespace) -> SlurmSettings:
     )
 
 
-def _controller_words(namespace: argparse.Namespace) -> list[str]:
-    """Return the options of this command line that the controller's own run gets."""
+def _option_words(namespace: argparse.Namespace, *, without: Collection[str]) -> list[str]:
+    """Return the options of this command line, with absolute paths, ``without`` some."""
     words: list[str] = []
     for action in namespace.parser._actions:  # noqa: SLF001 - argparse has no public list of a parser's options
         value = getattr(namespace, action.dest, action.default)
-        if action.dest in HERE or value == action.default or not action.option_strings:
+        if action.dest in without or value == action.default or not action.option_strings:
             continue
         option = action.option_strings[-1]
         if value is True:
             words.append(option)
         else:
-            unit = "s" if action.type is duration_seconds else ""
-            words += [f"{option}={item}{unit}" for item in (value if isinstance(value, list) else [value])]
+            items = value if isinstance(value, list) else [value]
+            if action.type is parse_words:  # of which a second option may replace the first
+                items = [",".join(items)]
+            words += [f"{option}={_option_text(action, item)}" for item in items]
     return words
+
+
+def _option_text(action: argparse.Action, value: Any) -> str:
+    """Return a parsed value of an option as it can be parsed again, in any folder."""
+    if action.type is parse_image:
+        return f"{value['archive']}={value['tag']}"
+    if isinstance(value, Path):
+        return str(value.absolute())
+    return f"{value}s" if action.type is duration_seconds else str(value)
 
 
 def _with_remote_executor(options: FleetOptions) -> FleetOptions:

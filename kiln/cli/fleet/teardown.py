@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import AlreadyRunning, CredentialsRefused, KilnError, MachinesUnknown, UsageError, raise_all
 from kiln.base.system.machine import PACKAGE_ROOT
 from kiln.base.text import table
-from kiln.cli.fleet import detached, slurm
+from kiln.cli.fleet import detached, resume, slurm
 from kiln.cli.fleet.site import artifact_layout, playbook_site, provider_variables_without_secrets
 from kiln.fleet.options import CLOUDS, SLURM
 
@@ -40,7 +40,9 @@ def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[s
         errors: list[KilnError] = []
         for run_id in ids:
             try:
-                tear_down_run(options, feedstock, ledger, run_id, options.provider or providers.get(run_id))
+                own = resume.options_of_run(options, feedstock, run_id)
+                provider = options.provider or providers.get(run_id) or own.provider
+                tear_down_run(own, feedstock, ledger, run_id, provider)
             except KilnError as error:  # the workers of the others are paid for, too
                 errors.append(error)
         raise_all(errors)
@@ -49,16 +51,14 @@ def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[s
     return 0
 
 
-def tear_down_run(
-    options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str | None
-) -> None:
+def tear_down_run(options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str) -> None:
     """Remove all that a run has, which may be detached."""
     from kiln.fleet.detached import controller
 
     if detached.is_detached(feedstock, run):
         detached.tear_down_detached_run(options, feedstock, controller.key_of_run(feedstock, run))
         return
-    if provider is None:
+    if not provider:
         raise UsageError(
             f"fleet run {run!r} not found in the ledger",
             hint=f"name its provider: kiln fleet down {run} --provider aws",
@@ -216,7 +216,7 @@ def require_no_run_of_same_build(
         if run.finished is None and run.key == shared:
             raise AlreadyRunning(
                 f"the fleet run {run.id} of the same recipe and build options has not ended",
-                hint=f"the same command without --detach resumes it, kiln fleet down {run.id} ends it",
+                hint=f"kiln fleet resume {run.id} continues it, kiln fleet down {run.id} ends it",
             )
     if options.provider in CLOUDS:
         _require_no_workers_elsewhere(options, feedstock, shared, [run.id for run in runs])

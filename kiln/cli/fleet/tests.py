@@ -15,6 +15,7 @@ from kiln.base.errors import BuildFailed, FleetLimit, UsageError
 from kiln.base.text import count_text, duration, table
 from kiln.cli import options as cli_options
 from kiln.cli import output
+from kiln.cli.fleet import resume
 from kiln.cli.fleet.site import (
     artifact_layout,
     playbook_site,
@@ -161,6 +162,7 @@ def run_config_of_tests(
 
     assumptions = Assumptions.read()
     run_id = run_config.run_id(options, previous)
+    resume.store_command(options, feedstock, run_id, tested.packages)
     return run_config.compose_run_config(
         options,
         assumptions,

@@ -316,7 +316,7 @@ def _run_status_text(run: FleetRun, cost: RunCost | None) -> str:
         ["", table(("config", "state", "worker", "attempt", "expected", "reason"), jobs, right=(3,))] if jobs else []
     )
     if run.finished is None and not run.lives:
-        lines += ["", f"'kiln fleet run' resumes it, 'kiln fleet down {run.id}' terminates its workers"]
+        lines += ["", f"'kiln fleet resume {run.id}' continues it, 'kiln fleet down {run.id}' terminates its workers"]
     return "\n".join(lines)
 
 

@@ -116,7 +116,7 @@ def test_the_status_of_a_killed_run_names_the_commands_that_resume_and_end_it() 
     rows = {line.split()[0]: line for line in text.splitlines() if line}
     assert rows["a"].endswith(" no answer")
     assert rows["c"].endswith(" 1"), "what has not failed needs no reason"
-    assert "'kiln fleet run' resumes it, 'kiln fleet down r1' terminates its workers" in text
+    assert "'kiln fleet resume r1' continues it, 'kiln fleet down r1' terminates its workers" in text
     assert output.status_as_text([], {}) == "the ledger has no fleet runs"
     (data,) = output.status_as_json([RUN], {})
     assert (data["workers"][0]["state"], data["jobs"][0]["state"]) == ("lost", "lost")

@@ -1,0 +1,88 @@
+"""The command of a fleet run, stored in its folder: what ``resume`` and ``down`` need, from any terminal."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kiln.base import files
+from kiln.base.errors import UsageError
+from kiln.base.serialization import read_json_object
+from kiln.cli.fleet import detached
+from kiln.cli.fleet.arguments import add_arguments
+from kiln.cli.fleet.site import CREDENTIALS, run_folder
+from kiln.fleet.options import read_playbook_variables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from kiln.fleet.options import FleetOptions
+    from kiln.recipe.feedstock import Feedstock
+
+FILE = "command.json"
+# Variables that say where credentials are, and of which cloud; none is a secret. The region is recorded on its own.
+PROFILES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
+STORED = (
+    *(*PROFILES, "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_EC2"),
+    *("AWS_ENDPOINT_URL_STS", "AWS_CA_BUNDLE", "OS_CLIENT_CONFIG_FILE", "OS_CACERT", "ANSIBLE_VAULT_PASSWORD_FILE"),
+)
+
+
+def store_command(options: FleetOptions, feedstock: Feedstock, run: str, configs: Iterable[str]) -> None:
+    """Store the command of a run that begins; one of its later stages changes nothing."""
+    folder = run_folder(feedstock, run)
+    if (folder / FILE).exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    data = {
+        "provider": options.provider,
+        "words": [*options.words, *configs],
+        "vars": [str(path.absolute()) for path in options.vars],
+        "environment": {name: options.environment[name] for name in STORED if options.environment.get(name)},
+    }
+    files.write_text(folder / FILE, json.dumps(data))
+
+
+def _environment_of_run(stored: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment, with what it lacks from the run's; its own credentials replace the run's profile."""
+    provider = str(stored.get("provider", ""))
+    own = any(environment.get(name) for name in CREDENTIALS.get(provider, ()))
+    known = {str(name): str(text) for name, text in dict(stored.get("environment") or {}).items() if name in STORED}
+    return {**{name: text for name, text in known.items() if not (own and name in PROFILES)}, **environment}
+
+
+def options_of_run(options: FleetOptions, feedstock: Feedstock, run: str) -> FleetOptions:
+    """Return the options of a command on a run, with the provider and the variables that the run began with."""
+    stored = read_json_object(run_folder(feedstock, run) / FILE)
+    paths = options.vars or tuple(map(Path, stored.get("vars", ())))
+    return dataclasses.replace(
+        options,
+        provider=options.provider or str(stored.get("provider", "")),
+        vars=paths,
+        variables=options.variables or read_playbook_variables(paths),
+        environment=_environment_of_run(stored, options.environment),
+    )
+
+
+def command_of_run(
+    feedstock: Feedstock, run: str, environment: Mapping[str, str]
+) -> tuple[argparse.Namespace, Mapping[str, str]]:
+    """Return the arguments of the command that began a run, and its environment.
+
+    Raises:
+        UsageError: when its folder has no command, or it is detached.
+    """
+    if detached.is_detached(feedstock, run):
+        raise UsageError(f"fleet run {run!r} is detached, and goes on", hint=f"kiln fleet attach {run} shows it")
+    stored = read_json_object(run_folder(feedstock, run) / FILE)
+    if not stored:
+        raise UsageError(
+            f"fleet run {run!r} not found in {run_folder(feedstock, run).parent}",
+            hint="kiln fleet status lists all runs; the command that began one resumes it, too",
+        )
+    parser = argparse.ArgumentParser(prog="kiln fleet")
+    add_arguments(parser)
+    return parser.parse_args(stored["words"]), _environment_of_run(stored, environment)
