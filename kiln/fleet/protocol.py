@@ -351,10 +351,14 @@ class ControllerDiskFull:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandUndelivered:
-    """A command was not carried out because the worker, or the provider that was to create it, was unreachable."""
+    """A command was not carried out because the worker, or the provider that was to create it, was unreachable.
+
+    ``answered`` when the provider was reached, and could not do it at the moment.
+    """
 
     command: Command
     reason: str
+    answered: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

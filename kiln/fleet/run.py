@@ -15,7 +15,6 @@ from kiln.base import files
 from kiln.base.errors import (
     AlreadyRunning,
     BudgetSpent,
-    CredentialsRefused,
     MachinesUnknown,
     TeardownIncomplete,
     UsageError,
@@ -23,7 +22,7 @@ from kiln.base.errors import (
 from kiln.base.serialization import from_json_values, read_json_object
 from kiln.container.images import OwnerProcess, has_ended
 from kiln.fleet.ansible import playbooks as ansible_playbooks
-from kiln.fleet.ansible.executor import CREDENTIALS, RESERVE, AnsibleExecutor
+from kiln.fleet.ansible.executor import RESERVE, AnsibleExecutor
 from kiln.fleet.ansible.handlers import job_state_and_result, job_states_of_same_inputs
 from kiln.fleet.ansible.playbooks import (
     PlaybookRunner,
@@ -33,6 +32,7 @@ from kiln.fleet.ansible.playbooks import (
     ssh_config_file,
 )
 from kiln.fleet.ansible.sessions import PlaybookSession, packages_in_place
+from kiln.fleet.answers import classify, credentials_error
 from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
 from kiln.fleet.protocol import ListedMachine, MachineActionKind, reconcile_machines
 from kiln.fleet.slurm import jobs as slurm_jobs
@@ -345,8 +345,8 @@ def _run_provider_playbook(site: PlaybookSite, name: str, **variables: Any) -> P
 
 def _removal_error(what: str, result: PlaybookResult) -> KilnError:
     reason, hint = removal_failure_reason(result), "run the same command again, or look into the provider's own console"
-    if CREDENTIALS.search(reason):
-        return CredentialsRefused("the provider does not accept the credentials", why=reason)
+    if classify(reason).refuses_credentials:
+        return credentials_error(reason)
     if result.answer is None:
         return MachinesUnknown(f"the provider could not be asked: {what} may be left running", why=reason, hint=hint)
     return TeardownIncomplete(f"{what}, or resources of theirs, remain", why=reason, hint=hint)

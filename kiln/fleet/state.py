@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kiln.fleet.run_config import FleetRunConfig
 
 RETRY = 20.0  # seconds before a failed command is retried
+FAULTS = 6  # requests to a provider whose own faults pass: after 20 s, then twice as long each, ten minutes in all
 TRIES = 3  # of the tear-down, of the preparation of a worker, and of the collection of a config
 
 

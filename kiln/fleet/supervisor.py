@@ -10,7 +10,7 @@ from kiln.fleet import inventory as fleet_inventory
 from kiln.fleet import protocol
 from kiln.fleet.jobs import JobManager
 from kiln.fleet.model import WorkerState
-from kiln.fleet.state import RETRY, TRIES, FleetState
+from kiln.fleet.state import FAULTS, RETRY, TRIES, FleetState
 from kiln.fleet.teardown import TearDownPhase
 from kiln.fleet.unreachable import SilentWorkerManager
 from kiln.fleet.workers import WorkerManager
@@ -173,7 +173,7 @@ class Supervisor:
         """Postpone a command: an unreachable worker is not yet a lost one."""
         now, workers = self.state.executor.now(), self.state.inventory.workers
         if isinstance(event.command, protocol.ProvisionWorkers):
-            self._on_provider_unreachable(event.command.workers, event.reason, now)
+            self._on_provider_unreachable(event.command.workers, event, now)
         elif (
             not isinstance(event.command, protocol.ProbeWorkers | protocol.TearDownRun)
             and workers[event.command.worker].is_alive
@@ -182,17 +182,22 @@ class Supervisor:
             worker.silent_since = now if worker.silent_since is None else worker.silent_since
             self.state.postponed.append((now + RETRY, event.command))
 
-    def _on_provider_unreachable(self, names: tuple[str, ...], reason: str, now: float) -> None:
-        """Request workers again later; a provider that never answered gets a limited number of requests."""
+    def _on_provider_unreachable(self, names: tuple[str, ...], event: protocol.CommandUndelivered, now: float) -> None:
+        """Request workers again later; a provider that gave none so far gets a limited number of requests.
+
+        One that answers that it cannot at the moment gets more, and ever later.
+        """
         run_config, inventory = self.state.run_config, self.state.inventory
         never = run_config.previous_run is None and all(worker.record.provisioned is None for worker in inventory)
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
-            if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= TRIES):
-                refusal = protocol.ProvisionFailed(worker=worker.name, reason=reason)
+            tries = FAULTS if event.answered else TRIES
+            if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= tries):
+                refusal = protocol.ProvisionFailed(worker=worker.name, reason=event.reason)
                 self.workers.on_worker_refused(worker, refusal)
             else:
-                self.state.postponed.append((now + RETRY, inventory.provision_command([worker.name])))
+                delay = RETRY * 2 ** min(worker.unreached_requests - 1, FAULTS) if event.answered else RETRY
+                self.state.postponed.append((now + delay, inventory.provision_command([worker.name])))
 
     def _handle_worker_event(self, worker: Worker, event: protocol.WorkerEvent) -> None:
         match event:

@@ -7,7 +7,8 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from kiln.base.errors import CredentialsRefused, WorkersLost
+from kiln.base.errors import WorkersLost
+from kiln.fleet.answers import credentials_error
 from kiln.fleet.model import MachineType, Offer
 
 if TYPE_CHECKING:
@@ -59,8 +60,7 @@ class CredentialRefusals:
         self._record_first_refusal()
         builders = self.state.inventory.alive_builders
         if not builders:
-            hint = "see that the provider's variables or files hold valid ones, then run the same command again"
-            self.state.stop = CredentialsRefused("the provider does not accept the credentials", why=reason, hint=hint)
+            self.state.stop = credentials_error(reason, self.state.run_config.machine_type.provider)
         elif not self._is_noted and any(builder.record.provisioned is not None for builder in builders):
             self._is_noted = True
             LOGGER.warning(

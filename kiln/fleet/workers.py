@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import ProvisionRefused, WorkersLost
+from kiln.fleet.answers import classify
 from kiln.fleet.model import JobState, Offer, WorkerState
 from kiln.fleet.protocol import PrepareWorker, QueryJobs, RenewLease, StopBuild, TerminateWorker, WatchService
 from kiln.fleet.state import RETRY, TRIES
@@ -90,8 +91,7 @@ class WorkerManager:
             self.state.stop = ProvisionRefused(
                 "the provider refused all requested workers",
                 why=self.offers.refusal_reason(event.reason) or event.reason,
-                hint="choose another --type, allow others by --fallback and --zone, have the quota raised, or try again"
-                " later",
+                hint=classify(event.reason, self.state.run_config.machine_type.provider).cure,
             )
 
     def may_request_again(self, worker: Worker) -> bool:

@@ -29,9 +29,9 @@ from kiln.base import files
 from kiln.base.errors import MissingTool, UsageError
 from kiln.cli import main
 from kiln.fleet.ansible import executor
-from kiln.fleet.ansible.executor import SCARCE
 from kiln.fleet.ansible.playbooks import PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
+from kiln.fleet.answers import AnswerKind, classify
 from kiln.fleet.protocol import ProbeWorkers, TerminateWorker, WorkerTerminated
 from tests import iam_policy, shared_inputs, warm
 from tests.openstack_api import IMAGES, Cloud, serve
@@ -280,7 +280,7 @@ def test_the_policy_for_aws_admits_what_the_playbooks_do(
     assert {"Key": "kiln-inputs", "Value": "0123456789abcdef"} in first["Tags"]
     assert {"Key": "kiln-user", "Value": "kiln"} in first["Tags"], "the IAM user, by STS"
     refused = json.loads((tmp_path / "run" / "refused" / "kiln-one-2.json").read_text())
-    assert SCARCE.search(refused["reason"]), refused
+    assert classify(refused["reason"]).kind is AnswerKind.CAPACITY, refused
     elsewhere = {**restricted, "kiln_controller": "198.51.100.0/24"}  # without kiln_inputs: a tag changes
     done = play("quota", "admit", **elsewhere)
     assert [row["limit"] for row in answer_of(done)["quotas"]] == [64 * 1024] + [64] * 4

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pytest
 import yaml
 
-from kiln.fleet.ansible.executor import SCARCE
+from kiln.fleet.answers import AnswerKind, classify
 from tests.playbook_programs import ANSIBLE, load
 
 if TYPE_CHECKING:
@@ -502,7 +502,7 @@ def test_an_accepted_machine_that_does_not_run_is_refused_with_a_reason() -> Non
         ("w4", "compute-8", True),
     ]
     assert refused[0]["reason"] == fault
-    assert SCARCE.search(refused[0]["reason"])
+    assert classify(refused[0]["reason"]).kind is AnswerKind.CAPACITY
     assert refused[1]["reason"] == "the machine is in state pending"
     assert "does not list the machine" in refused[2]["reason"]
     results = [{"item": item(name), "server": {"id": name, "name": name}} for name in "ab"]

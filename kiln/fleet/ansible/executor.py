@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import files
 from kiln.base.serialization import read_json_object
 from kiln.fleet.ansible import collect, handlers
-from kiln.fleet.ansible.playbooks import NOT_ENDED, is_removal_confirmed, removal_failure_reason
+from kiln.fleet.ansible.playbooks import is_removal_confirmed, removal_failure_reason
 from kiln.fleet.ansible.sessions import CommandThreads, PlaybookSession, packages_in_place
+from kiln.fleet.answers import AnswerKind, classify
 from kiln.fleet.protocol import (
     CollectResults,
     CommandFailed,
@@ -50,25 +50,6 @@ PROBED_AT_ONCE = 32
 # Seconds for a list, of which there is one at a time, and for a change, which others wait for: openstacksdk alone waits
 # for an answer for ever.
 LISTING, CHANGE = 600.0, 3600.0
-# Messages of the providers' modules when the provider was unreachable.
-UNREACHABLE = re.compile(
-    rf"{re.escape(NOT_ENDED)}|[Cc]ould not connect|Unable to establish connection|Max retries exceeded|[Tt]imed? ?out"
-    r"|Connection (refused|reset|aborted|error)|Name or service not known|[Nn]ame resolution|EndpointConnectionError"
-    r"|Network is unreachable|No route to host|urlopen error|Cannot connect to the Docker daemon|Remote end closed"
-)
-CREDENTIALS = re.compile(
-    r"AuthFailure|UnauthorizedOperation|InvalidClientTokenId|SignatureDoesNotMatch|UnrecognizedClient|AccessDenied"
-    r"|ExpiredToken|RequestExpired|InvalidAccessKeyId|[Uu]nable to locate credentials|NoCredentials|HTTP 40[13]"
-    r"|requires authentication|[Uu]nauthorized|not authorized|Missing value auth",
-)
-
-# Messages of a provider that has no such worker at the moment. AWS: error codes of its API reference; OpenStack: the
-# fault of a server for which its scheduler found no host.
-SCARCE = re.compile(
-    r"Insufficient(Instance|Host|ReservedInstance)?Capacity|SpotMaxPriceTooLow|MaxSpotInstanceCountExceeded"
-    r"|RequestLimitExceeded|No valid host|not enough hosts available",
-    re.IGNORECASE,
-)
 
 
 def provision_workers(session: PlaybookSession, command: ProvisionWorkers) -> None:
@@ -91,26 +72,33 @@ def provision_workers(session: PlaybookSession, command: ProvisionWorkers) -> No
     ]
     if unreached:
         again = dataclasses.replace(command, workers=tuple(unreached))
-        session.events.put(CommandUndelivered(command=again, reason=result.failure_reason("localhost")))
+        reason = _refusal_of_worker(session, unreached[0]) or result.failure_reason("localhost")
+        answered = classify(reason).kind is AnswerKind.TRANSIENT
+        session.events.put(CommandUndelivered(command=again, reason=reason, answered=answered))
+
+
+def _refusal_of_worker(session: PlaybookSession, name: str) -> str:
+    """Return why the provider has refused a worker; empty when it has not, or was not asked."""
+    return str(read_json_object(session.site.folder / "refused" / f"{name}.json").get("reason", ""))
 
 
 def _report_provisioning_result(
     session: PlaybookSession, name: str, result: PlaybookResult, *, provisioned: bool
 ) -> bool:
-    """Report whether a worker was provisioned; return False when the provider was unreachable."""
+    """Report whether a worker was provisioned; return False when the provider was unreachable, or at fault itself."""
     if provisioned:
         inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
         identity = str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
         session.events.put(WorkerProvisioned(worker=name, id=identity))
         return True
-    refusal = read_json_object(session.site.folder / "refused" / f"{name}.json").get("reason", "")
+    refusal = _refusal_of_worker(session, name)
     reason = refusal or result.failure_reason("localhost")
     if not refusal and session.stopped.is_set():
         return True  # it was not refused: the playbook was stopped
-    credentials = CREDENTIALS.search(reason) is not None
-    if not credentials and not refusal and UNREACHABLE.search(reason):
+    answer = classify(reason)
+    if answer.kind is AnswerKind.TRANSIENT or (answer.kind is AnswerKind.UNREACHABLE and not refusal):
         return False
-    scarce = SCARCE.search(reason) is not None
+    credentials, scarce = answer.refuses_credentials, answer.kind is AnswerKind.CAPACITY
     session.events.put(ProvisionFailed(worker=name, reason=reason, credentials=credentials, scarce=scarce))
     return True
 
@@ -138,7 +126,7 @@ def probe_workers(session: PlaybookSession, command: ProbeWorkers) -> WorkersPro
             answers |= _answering_workers(session, silent)
     else:
         reason = result.failure_reason("localhost")
-        credentials = CREDENTIALS.search(reason) is not None
+        credentials = classify(reason).refuses_credentials
     return WorkersProbed(answers=answers, machines=machines, credentials=credentials, reason=reason)
 
 
@@ -177,7 +165,7 @@ def tear_down_run(session: PlaybookSession, _: TearDownRun) -> Event:
     if is_removal_confirmed(result):
         return RunTornDown()
     reason = removal_failure_reason(result)
-    credentials = CREDENTIALS.search(reason) is not None
+    credentials = classify(reason).refuses_credentials
     return TearDownFailed(reason=reason, unknown=result.answer is None, credentials=credentials)
 
 

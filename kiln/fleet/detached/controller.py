@@ -15,16 +15,15 @@ from kiln.base import files as base_files
 from kiln.base import process, serialization
 from kiln.base.errors import (
     BrokenPackage,
-    CredentialsRefused,
     MachinesUnknown,
     ProvisionRefused,
     SystemFault,
     UsageError,
 )
 from kiln.base.serialization import from_json_values, read_json_object, to_json
-from kiln.fleet.ansible.executor import CREDENTIALS as EXECUTOR_CREDENTIALS
 from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite, ssh_config_file
 from kiln.fleet.ansible.sessions import NO_CONNECTION
+from kiln.fleet.answers import classify, credentials_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -285,9 +284,9 @@ def provision_controller(site: PlaybookSite, run: str, *, kind: str, say: Callab
     if not result.ok:
         refusal = read_json_object(site.folder / "refused" / f"{name}.json").get("reason", "")
         reason = str(refusal) or result.failure_reason("localhost")
-        if EXECUTOR_CREDENTIALS.search(reason):
-            raise CredentialsRefused("the provider does not accept the credentials", why=reason)
-        raise ProvisionRefused("the provider refused the controller's machine", why=reason)
+        if (answer := classify(reason)).refuses_credentials:
+            raise credentials_error(reason)
+        raise ProvisionRefused("the provider refused the controller's machine", why=reason, hint=answer.cure)
     for playbook, step in PLAYBOOKS.items():
         say(step)
         result = playbooks.run_playbook(playbook, worker=name)

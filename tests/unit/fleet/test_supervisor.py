@@ -28,6 +28,7 @@ from kiln.fleet.protocol import (
     BuildFinished,
     CollectFailed,
     CollectResults,
+    CommandUndelivered,
     Event,
     Heartbeat,
     LogLine,
@@ -1159,6 +1160,35 @@ def test_a_build_that_waited_in_a_queue_began_when_its_provider_says() -> None:
     job = run.state.inventory.latest_job("config00")
     assert job is not None
     assert job.started == run.state.configs["config00"].started == begun
+
+
+class FaultySimulation(Simulation):
+    """A provider that answers the first ``faults_left`` requests that it cannot at the moment."""
+
+    faults_left = 0
+
+    def _bring(self, name: str, command: ProvisionWorkers) -> None:
+        if not self.faults_left:
+            super()._bring(name, command)
+            return
+        self.faults_left -= 1
+        again = ProvisionWorkers(workers=(name,), offers=command.offers)
+        self._soon(1.0, CommandUndelivered(command=again, reason="(HTTP 503)", answered=True))
+
+
+@pytest.mark.parametrize(("faults", "seconds"), [(1, 20), (4, 20 + 40 + 80 + 160), (9, None)])
+def test_a_new_run_outlasts_a_provider_s_own_faults_asking_ever_later(faults: int, seconds: float | None) -> None:
+    simulation = FaultySimulation(estimates(1))
+    simulation.faults_left = faults
+    run = supervisor(simulation, max_workers=1)
+    if seconds is None:
+        with pytest.raises(ProvisionRefused) as refused:
+            run.execute_run()
+        assert "status" in refused.value.hint
+        assert simulation.clock - simulation.began > 600
+        return
+    assert all_done(run.execute_run())
+    assert simulation.clock - simulation.began == pytest.approx(3 * HOUR + simulation.up + seconds, abs=300)
 
 
 @pytest.mark.parametrize("source", [DEFAULT, HISTORY])

@@ -130,6 +130,23 @@ def test_a_tear_down_that_the_credentials_do_not_allow_is_told_from_one_without_
     assert event == TearDownFailed(reason=fault, unknown=True, credentials=credentials)
 
 
+@pytest.mark.parametrize("per_worker", [True, False])
+def test_a_provider_s_own_fault_is_no_refusal_and_is_asked_again(tmp_path: Path, per_worker: bool) -> None:
+    reason = "An error occurred (RequestLimitExceeded) when calling the RunInstances operation"
+
+    class Playbooks:
+        def run_playbook(self, *_: object, **__: object) -> PlaybookResult:
+            if per_worker:
+                (tmp_path / "refused").mkdir()
+                (tmp_path / "refused" / "f-1.json").write_text(json.dumps({"reason": reason}))
+            return PlaybookResult(ok=False, reasons={"localhost": reason}, answer={"up": []})
+
+    session = PlaybookSession(site=cast("Any", SimpleNamespace(folder=tmp_path)), playbooks=cast("Any", Playbooks()))
+    provision_workers(session, requested("f-1"))
+    again = CommandUndelivered(command=requested("f-1"), reason=reason, answered=True)
+    assert session.events.get_nowait() == again
+
+
 def test_workers_are_removed_side_by_side_and_none_is_created_meanwhile(tmp_path: Path) -> None:
     together, played, chosen = threading.Barrier(2, timeout=20), [], []
 
@@ -185,7 +202,7 @@ def test_a_note_of_the_provisioning_is_shown_once(tmp_path: Path, caplog: pytest
     ("reason", "scarce"),
     [
         ("An error occurred (InsufficientInstanceCapacity) when calling the RunInstances operation", True),
-        ("An error occurred (MaxSpotInstanceCountExceeded) when calling the RunInstances operation", True),
+        ("An error occurred (MaxSpotInstanceCountExceeded) when calling the RunInstances operation", False),
         ("No valid host was found. There are not enough hosts available.", True),
         ("An error occurred (VcpuLimitExceeded) when calling the RunInstances operation", False),
         ("Quota exceeded for cores: Requested 32, but already used 0 of 20 cores", False),
