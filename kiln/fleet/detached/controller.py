@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,8 @@ from kiln.base.errors import (
 from kiln.base.serialization import from_json_values, read_json_object, to_json
 from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite, ssh_config_file
 from kiln.fleet.ansible.sessions import NO_CONNECTION
-from kiln.fleet.answers import classify, credentials_error
+from kiln.fleet.answers import AnswerKind, classify, credentials_error
+from kiln.fleet.state import FAULTS, RETRY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -280,10 +282,17 @@ def provision_controller(site: PlaybookSite, run: str, *, kind: str, say: Callab
     playbooks, name = PlaybookRunner(site), controller_machine_name(run)
     request = {"name": name, "type": kind, "spot": False, "zone": ""}
     say("provisioning the controller")
-    result = playbooks.run_playbook("provision.yml", variables={"kiln_machines": [request]})
-    if not result.ok:
+    for delay in (*(RETRY * 2**number for number in range(FAULTS - 1)), None):
+        result = playbooks.run_playbook("provision.yml", variables={"kiln_machines": [request]})
+        if result.ok:
+            break
         refusal = read_json_object(site.folder / "refused" / f"{name}.json").get("reason", "")
         reason = str(refusal) or result.failure_reason("localhost")
+        if classify(reason).kind is AnswerKind.TRANSIENT and delay is not None:
+            say(f"the provider cannot at the moment, asking again in {delay:.0f} s: {reason}")
+            base_files.remove(site.folder / "refused" / f"{name}.json")
+            time.sleep(delay)
+            continue
         if (answer := classify(reason)).refuses_credentials:
             raise credentials_error(reason)
         raise ProvisionRefused("the provider refused the controller's machine", why=reason, hint=answer.cure)

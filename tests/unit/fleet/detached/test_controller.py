@@ -8,11 +8,13 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from kiln.base.errors import BrokenPackage, MachinesUnknown, UsageError
+from kiln.base.errors import BrokenPackage, CredentialsRefused, MachinesUnknown, ProvisionRefused, UsageError
+from kiln.fleet.ansible.playbooks import PlaybookResult
 from kiln.fleet.detached import controller, follow
 from kiln.fleet.detached.controller import HOME, ConfigInputHashes, ControllerSettings, RunKey, ssh_command_line
 from kiln.recipe.feedstock import Feedstock
@@ -29,6 +31,39 @@ KEY = RunKey(
     options={"ProxyJump": "gate"},
     inputs={"linux_64_": ConfigInputHashes(group="cpu", shared="1", key="2")},
 )
+
+
+@pytest.mark.parametrize(
+    ("answers", "waited", "error"),
+    [
+        (["(HTTP 503)", ""], [20.0], None),
+        (["(HTTP 503)"] * 9, [20.0, 40.0, 80.0, 160.0, 320.0], ProvisionRefused),
+        (["Quota exceeded for cores"], [], ProvisionRefused),
+        (["(HTTP 403)"], [], CredentialsRefused),
+    ],
+)
+def test_a_controller_is_requested_again_where_the_provider_s_fault_passes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[str],
+    waited: list[float],
+    error: type[Exception] | None,
+) -> None:
+    delays: list[float] = []
+
+    class Playbooks:
+        def __init__(self, _: object) -> None: ...
+
+        def run_playbook(self, name: str, **_: object) -> PlaybookResult:
+            reason = answers.pop(0) if name == "provision.yml" else ""
+            return PlaybookResult(ok=not reason, reasons={"localhost": reason})
+
+    monkeypatch.setattr(controller, "PlaybookRunner", Playbooks)
+    monkeypatch.setattr("time.sleep", delays.append)
+    site: Any = SimpleNamespace(folder=tmp_path)
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        controller.provision_controller(site, "r1", kind="controller", say=lambda _: None)
+    assert delays == waited
 
 
 def test_a_key_is_read_as_it_was_written_and_only_by_its_owner(tmp_path: Path) -> None:
