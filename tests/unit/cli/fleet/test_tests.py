@@ -472,6 +472,10 @@ def test_all_commands_have_the_documented_shape(
     assert shapes["run"]["spent"] == shapes["run"]["expected"] == pytest.approx(planned_cost, rel=0.02)
     length, planned = (shapes[name]["end"] - shapes[name]["start"] for name in ("run", "chosen"))
     assert length == pytest.approx(planned, rel=0.02)
+    (command,) = (feedstock / "build_artifacts" / "fleet").glob("*/command.json")
+    assert main.run(["-C", str(feedstock), "fleet", "resume", command.parent.name]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["cost"]["expected"] == pytest.approx(planned_cost, rel=0.02), "with its configs, provider and --json"
 
 
 def test_the_tests_on_a_worker_have_the_same_shape() -> None:
