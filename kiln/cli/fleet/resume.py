@@ -55,9 +55,19 @@ def _environment_of_run(stored: Mapping[str, Any], environment: Mapping[str, str
 
 
 def options_of_run(options: FleetOptions, feedstock: Feedstock, run: str) -> FleetOptions:
-    """Return the options of a command on a run, with the provider and the variables that the run began with."""
+    """Return the options of a command on a run, with the provider and the variables that the run began with.
+
+    Raises:
+        UsageError: when a file of variables does not exist any more.
+    """
     stored = read_json_object(run_folder(feedstock, run) / FILE)
     paths = options.vars or tuple(map(Path, stored.get("vars", ())))
+    if absent := [path for path in paths if not path.exists()]:
+        raise UsageError(
+            f"{absent[0]} not found",
+            why=f"the fleet run {run} began with its variables, which may say where its workers are",
+            hint=f"kiln fleet down {run} --vars FILE names another file",
+        )
     return dataclasses.replace(
         options,
         provider=options.provider or str(stored.get("provider", "")),

@@ -96,7 +96,7 @@ def test_a_lost_terminal_s_place_of_the_credentials_is_kept_and_no_secret(
 
 
 def test_a_run_is_torn_down_with_its_own_variables_even_without_its_ledger(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resume.store_command(parsed(["run", "--provider", "aws", "--vars", "more.yml"]), Feedstock(root=folder), "r1", ())
     seen: list[tuple[FleetOptions, str]] = []
@@ -104,6 +104,11 @@ def test_a_run_is_torn_down_with_its_own_variables_even_without_its_ledger(
     monkeypatch.setattr(fleet_run, "tear_down_run", lambda *_: None)
     assert main.run(["-C", str(folder), "fleet", "down", "r1"]) == 0
     ((options, provider),) = seen
+    (folder / "more.yml").rename(folder / "moved.yml")
+    assert main.run(["-C", str(folder), "fleet", "down", "r1"]) == UsageError.exit_code
+    assert "fleet down r1 --vars FILE names another file" in capsys.readouterr().err
+    assert main.run(["-C", str(folder), "fleet", "down", "r1", "--vars", "moved.yml"]) == 0
+    assert [options.variables for options, _ in seen] == [{"kiln_account_user": "ann"}] * 2
     assert (options.vars, options.variables, provider) == (
         (folder / "more.yml",),
         {"kiln_account_user": "ann"},
