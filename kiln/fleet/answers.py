@@ -17,6 +17,7 @@ PERMISSIONS = tuple(
         re.compile,
         (
             r"not authorized to perform:? ([\w-]+:\w+)",
+            r"requested action: (\w+:\w+)",
             r"Policy doesn't allow (\S+) to be",
             r"when calling the (\w+) operation",
         ),

@@ -85,6 +85,10 @@ def test_a_cure_names_options_of_its_provider_alone(provider: str, reason: str) 
             "(HTTP 403) Policy doesn't allow os_compute_api:servers:create to be performed.",
             "os_compute_api:servers:create",
         ),
+        (
+            "You are not authorized to perform the requested action: identity:list_users. (HTTP 403)",
+            "the permission identity:list_users",
+        ),
         ("(HTTP 403)", "the credentials lack a permission"),
         (BOTO.format("AuthFailure", "AWS was not able"), "the provider does not accept the credentials"),
     ],
