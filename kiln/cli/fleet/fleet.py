@@ -339,7 +339,13 @@ def show_run_status(options: FleetOptions, feedstock: Feedstock, *, provider: st
     if backups:
         print(make_pasteable(output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)
     if options.run and not runs:
-        raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint="kiln fleet status lists all runs")
+        hint = "kiln fleet status lists all runs"
+        if resume.has_command(feedstock, options.run):
+            hint = (
+                f"its folder is here: kiln fleet resume {options.run} finds its workers, kiln fleet down {options.run}"
+            )
+            hint += " terminates them"
+        raise UsageError(f"fleet run {options.run!r} not found in the ledger", hint=hint)
     text = json.dumps(output.status_as_json(runs, costs), indent=2) if options.json else ""
     print(text or make_pasteable(output.status_as_text(runs, costs), feedstock.root))
     for line in () if options.json or options.run else detached.detached_run_lines(feedstock):

@@ -31,10 +31,15 @@ STORED = (
 )
 
 
+def has_command(feedstock: Feedstock, run: str) -> bool:
+    """Return whether the command of a run is stored here."""
+    return (run_folder(feedstock, run) / FILE).exists()
+
+
 def store_command(options: FleetOptions, feedstock: Feedstock, run: str, configs: Iterable[str]) -> None:
     """Store the command of a run that begins; one of its later stages changes nothing."""
     folder = run_folder(feedstock, run)
-    if (folder / FILE).exists():
+    if has_command(feedstock, run):
         return
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     data = {

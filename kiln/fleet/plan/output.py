@@ -18,7 +18,7 @@ from kiln.fleet.records import config_of_job
 from kiln.fleet.run_config import greatest_cost_text
 from kiln.run.report.page import cost_as_json
 from kiln.run.report.text import cost_text
-from kiln.run.simulation import DEFAULT
+from kiln.run.simulation import DEFAULT, STATED
 from kiln.run.view.state import expected_period_text, time_of_day_text
 from kiln.state.results import JobSize
 
@@ -228,6 +228,8 @@ def _plan_notes(plan: FleetPlan) -> Iterator[str]:
             yield f"with    {extras}"
         if kind.not_counted:
             yield f"without {', '.join(kind.not_counted)}: no price is known"
+    if stated := sum(estimate.source == STATED for estimate in plan.estimates):
+        yield f"times   those of {count_text(stated, 'config')} are stated in fleet-sizes.yml or conda-forge.yml"
     assumed = sum(estimate.source == DEFAULT for estimate in plan.estimates)
     if assumed:
         verb = "was" if assumed == 1 else "were"

@@ -99,6 +99,8 @@ def test_a_run_is_torn_down_with_its_own_variables_even_without_its_ledger(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     resume.store_command(parsed(["run", "--provider", "aws", "--vars", "more.yml"]), Feedstock(root=folder), "r1", ())
+    assert main.run(["-C", str(folder), "fleet", "status", "r1"]) == UsageError.exit_code
+    assert "fleet resume r1 finds its workers" in capsys.readouterr().err
     seen: list[tuple[FleetOptions, str]] = []
     monkeypatch.setattr(teardown, "playbook_site", lambda options, _, __, provider: seen.append((options, provider)))
     monkeypatch.setattr(fleet_run, "tear_down_run", lambda *_: None)

@@ -312,6 +312,8 @@ def test_an_assumption_refuses_no_run_and_a_statement_does() -> None:
     assumed = [dataclasses.replace(job, source=DEFAULT) for job in stated]
     with pytest.raises(FleetLimit, match="no arrangement"):
         plan_fleet({MACHINE: stated}, assumptions=SOME, bounds=bounds)
+    whole = plan_fleet({MACHINE: stated}, assumptions=SOME, bounds=FleetLimits(workers=2))
+    assert "times   those of 4 configs are stated" in plan_as_text(whole)
     plan = plan_fleet({MACHINE: assumed}, assumptions=SOME, bounds=bounds, optimize="time")
     assert plan.selection == plan.cheapest, "the money is limited"
     assert "limit   if they are true, the run will be stopped" in plan_as_text(plan)
