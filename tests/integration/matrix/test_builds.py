@@ -26,6 +26,7 @@ from tests.integration.matrix.helpers import (
     started,
     states,
     wait_for,
+    working_in,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +59,14 @@ def test_a_config_is_built_tested_and_put_into_the_channel(small: Path, where: s
     assert "compiling with 3.11 is over" in log
     assert log.startswith(time.strftime("%Y-"))
     assert_whole(small)
+
+
+def test_what_a_script_leaves_running_is_ended(small: Path) -> None:
+    with (small / "recipe" / "build.sh").open("a") as script:
+        script.write("sleep 300 >/dev/null 2>&1 </dev/null &\n")
+    ended = kiln(small, CPU_311, "--container", "none")
+    assert ended.returncode == 0, ended.stderr
+    assert working_in(small / "build_artifacts") == []
 
 
 def test_the_whole_matrix_is_built_once_and_then_cached(small: Path, where: str) -> None:

@@ -73,3 +73,15 @@ def test_the_virtual_package_of_another_processor_has_the_name_that_archspec_giv
     }
     assert names == {"linux-64": "x86_64", "linux-aarch64": "aarch64"}
     assert emulated_virtual_packages("linux-64", machine)["__glibc"] == machine["__glibc"]
+
+
+def test_requested_specs_are_in_the_records_of_their_packages(tmp_path: Path) -> None:
+    """By which a later install, and conda, know what the user asked for."""
+    for name in ("app", "lib"):
+        known = f'"name": "{name}", "version": "1", "build": "0", "build_number": 0, "subdir": "noarch", "depends": []'
+        origin = f'"fn": "{name}-1-0.conda", "url": "https://a.example/noarch/{name}-1-0.conda", "channel": "a"'
+        paths = '"files": [], "paths_data": {"paths": [], "paths_version": 1}'
+        files.write_text(tmp_path / f"conda-meta/{name}-1-0.json", f"{{{known}, {origin}, {paths}}}")
+    solve.record_requested_specs(tmp_path, ["app >=1", "app <3"])
+    found = {record.name.normalized: record.requested_specs for record in solve.installed_package_records(tmp_path)}
+    assert found == {"app": ["app >=1", "app <3"], "lib": []}
