@@ -207,7 +207,7 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
     assert "kiln.cuda" not in result[""]["Labels"]
     labels = result["12.9"]["Labels"]
     assert labels["kiln.package"] == "tensorflow-serving-2.20.0-cuda129h0_200.conda"
-    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12", ">=525")
+    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12", ">=525.60.13")
     assert "NVIDIA_REQUIRE_CUDA=cuda>=12" in result["12.9"]["Env"]
 
 

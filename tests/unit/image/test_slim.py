@@ -20,7 +20,7 @@ def test_an_image_for_gpus_names_the_required_driver() -> None:
     config = slim.image_configuration(REQUEST, image)
     labels = config["Labels"]
     assert "NVIDIA_REQUIRE_CUDA=cuda>=12.5" in config["Env"]
-    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12.5", ">=525")
+    assert (labels["kiln.cuda"], labels["kiln.cuda.driver"]) == ("12.5", ">=525.60.13")
     assert labels["org.opencontainers.image.version"] == "2.21.0"
     assert config["User"] == "65532:65532"
     plain = slim.image_configuration(replace(REQUEST, cuda=""), image)
