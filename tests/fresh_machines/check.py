@@ -46,18 +46,18 @@ ON_USER = (
     "tests/unit/base/test_process.py",
     "tests/unit/build/bazel/test_events.py",
     "tests/unit/build/bazel/test_watch.py",
-    "tests/unit/build/bazel/test_watch_interrupt_script.py",
     "tests/unit/conda/provenance/test_bazel_repositories.py",
-    "tests/unit/conda/provenance/test_bazel_repositories_declaring_file_search.py",
     "tests/unit/state/store/test_compile_cache.py",
     "tests/unit/test_playbook_modules.py",
-    "tests/integration/test_channel.py",
+    "tests/integration/test_install_limits.py::test_a_download_that_breaks_off_is_a_failure_of_the_network",
     "tests/integration/test_playbooks.py",
 )
 ON_MACHINE = (
     *ON_USER,
-    *("tests/integration/test_bootstrap.py", "tests/integration/test_python_download.py"),
-    *("tests/integration/test_provenance.py", "tests/integration/test_rehearse_parts.py"),
+    *("tests/integration/test_bootstrap.py", "tests/integration/test_provenance.py"),
+    "tests/integration/test_wheels.py::test_a_python_of_a_channel_is_installed_found_again_and_packaged",
+    "tests/integration/test_wheels.py::test_the_command_that_gets_a_python_is_one_of_this_system",
+    "tests/integration/test_rehearsal.py::test_an_interpreter_and_real_wheels_run_in_a_fresh_prefix",
 )
 SHARES: Mapping[int, Sequence[str]] = {ORDINARY: ADDED[Lane.FAST], NAMELESS: ON_MACHINE, BOSS: ON_USER}
 # The way to the network, by name alone: values, which may hold passwords, stay out of the command line.

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.fresh_machines.check import ON_MACHINE
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_chosen_tests_exist() -> None:
+    """Their files are named in a text, which a merge of files can miss."""
+    for chosen in ON_MACHINE:
+        file, _, test = chosen.partition("::")
+        assert f"def {test}(" in (ROOT / file).read_text() if test else (ROOT / file).is_file(), chosen
 
 
 @pytest.mark.processes
