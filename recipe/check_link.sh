@@ -2,7 +2,7 @@
 # Compiles programs for C and C++ against an installed library and runs them. Usage: check_link.sh LIBRARY VERSION, as in:
 # tensorflow_cc 2.21.0. Programs find a library in three ways. Since to link with one of a gigabyte takes 7 s of processor
 # time, each program is linked once: by pkg-config those for C, by CMake those for C++, or for C where there are none. That
-# -I$PREFIX/include alone finds the headers is seen by the compiler, without a link.
+# -I$PREFIX/include alone finds the headers is seen by the preprocessor: to compile those for C++ takes 5 s.
 set -euo pipefail
 library=$1 version=$2
 folder=$(mktemp -d)
@@ -95,8 +95,8 @@ fi
 
 flags=(-I"$PREFIX/include" -L"$PREFIX/lib" -l"$library" -ltensorflow_framework) how="with -I\$PREFIX/include"
 for source in "${sources[@]}"; do
-    echo "$source, compiled $how"
-    compile "$source" -fsyntax-only -I"$PREFIX/include"
+    echo "$source, preprocessed $how"
+    compile "$source" -E -o /dev/null -I"$PREFIX/include"
 done
 
 if command -v pkg-config >/dev/null; then

@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +59,7 @@ from kiln.state.results import TestReport, TestVerdict
 from kiln.state.store.compile_cache import file_or_folder_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.build.job.job import BuildJob
     from kiln.build.job.messages import ReportedStep, StepReporter
@@ -258,7 +261,8 @@ class ConfigBuilder:
     """The build of a config; its methods are its steps, in their order.
 
     ``dependencies`` are the names of package files that a rehearsal has put into the config's channel, and the hash of
-    the wheel that replaces its compile; None for a build, whose packages come from ``sources``.
+    the wheel that replaces its compile; None for a build, whose packages come from ``sources``. ``workers`` packages
+    are made, and then tested, at the same moment; a build has one, since its scripts share a folder and use all cores.
     """
 
     job: BuildJob
@@ -269,6 +273,7 @@ class ConfigBuilder:
     step_cache: StepCache
     reporter: StepReporter
     dependencies: tuple[str, ...] | None = None
+    workers: int = 1
 
     @classmethod
     def from_job(
@@ -312,13 +317,21 @@ class ConfigBuilder:
             if (report := self.add_shared_package(name := step.output.package_file_name, step.output))
         }
         steps = [step for step in planned if step.output.package_file_name not in shared]
-        packages = [self.make_package(step, compiled.get(step.output.staging)) for step in steps]
+        packages: list[StepResult] = []
+        for group in _independent_groups(steps) if self.workers > 1 else [[step] for step in steps]:
+            packages += self.run_at_once(
+                partial(self.make_package, step, compiled.get(step.output.staging)) for step in group
+            )
+            self.channel.repair_index()
         siblings = sorted([report["artifact"]["sha256"] for report in shared.values()] + step_file_hashes(*packages))
         tester = self.package_tester()
-        tests = [
-            self.test_package(tester, step.output, package, siblings)
-            for step, package in zip(steps, packages, strict=True)
-        ]
+        tests = self.run_at_once(
+            (
+                partial(self.test_package, tester, step.output, package, siblings)
+                for step, package in zip(steps, packages, strict=True)
+            ),
+            weights=[sum(len(test.script.lines) for test in step.output.tests) for step in steps],
+        )
         reports = zip(steps, packages, tests, strict=True)
         return {
             "packages": [
@@ -335,6 +348,26 @@ class ConfigBuilder:
             ],
             "outdated": any(result.outdated for result in (*compiled.values(), *packages, *tests)),
         }
+
+    def run_at_once(self, calls: Iterable[Callable[[], StepResult]], weights: Sequence[int] = ()) -> list[StepResult]:
+        """Call functions, as many at the same moment as there are workers, and return their results in order.
+
+        Those of the largest weight begin, so that no worker is alone at the end. After a failure no other one begins,
+        and those that run are waited for.
+        """
+        if self.workers == 1:
+            return [call() for call in calls]
+        calls = list(calls)
+        with ThreadPoolExecutor(self.workers) as pool:
+            order = sorted(range(len(calls)), key=lambda index: -weights[index] if weights else 0)
+            futures = {index: pool.submit(copy_context().run, calls[index]) for index in order}
+            try:
+                wait(futures.values(), return_when=FIRST_EXCEPTION)
+            finally:
+                pool.shutdown(cancel_futures=True)
+        for failed in (future for future in futures.values() if not future.cancelled() and future.exception()):
+            failed.result()
+        return [futures[index].result() for index in range(len(calls))]
 
     def prepare_for_debugging(self, pattern: str) -> dict[str, str]:
         """Make everything that one script needs, with the steps before it; return its paths."""
@@ -423,7 +456,7 @@ class ConfigBuilder:
                 untrusted_results.require_no_secrets(package, secrets)
             own = bazel_watch.read_repository_record(step.folder)
             of_compile = list(compiled.detail.get("repositories", ())) if compiled else []
-            placed = self.channel.add([(package, step.output.subdir)])
+            placed = self.channel.add([(package, step.output.subdir)], index=self.workers == 1)
             files.remove(step.folder)
             return placed, {"repositories": bazel_watch.merged_repositories(own, of_compile)}
 
@@ -510,6 +543,18 @@ class ConfigBuilder:
         for note in report.notes:
             display.add_note(note)
         return report
+
+
+def _independent_groups(steps: Iterable[BuildStep]) -> Iterator[list[BuildStep]]:
+    """Yield steps in their order, in groups in which no script needs a package that another one of the group makes."""
+    group: list[BuildStep] = []
+    for step in steps:
+        needs = {package_name(spec) for spec in (*step.output.requirements.build, *step.output.requirements.host)}
+        if needs & {other.output.name for other in group}:
+            yield group
+            group = []
+        group.append(step)
+    yield group
 
 
 def render_job_config(job: BuildJob, reporter: StepReporter, environment: Mapping[str, str]) -> RenderedConfig:

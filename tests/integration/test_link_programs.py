@@ -115,7 +115,7 @@ def test_programs_for_c_and_cpp_link_with_libtensorflow_cc_in_each_way(built: Pa
     ended = check_link(prefix, "tensorflow_cc")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for source, way in (("check_link.c", PKG_CONFIG), ("check_link.cc", CMAKE), ("check_client_session.cc", CMAKE)):
-        assert f"{source}, compiled with -I$PREFIX/include\n" in ended.stdout
+        assert f"{source}, preprocessed with -I$PREFIX/include\n" in ended.stdout
         assert found(ended.stdout, source) == [way]
     for said in ("C: 1 + 2 + 3 = 6", "C++: done, 1 x 1 + 2 x 2 + 3 x 3 = 14", "ClientSession: the largest of 1, 7, 3"):
         assert ended.stdout.count(f"\n{said}") == 1

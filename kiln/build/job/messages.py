@@ -21,7 +21,7 @@ from kiln.base.text import duration, unindented_terminal_line
 from kiln.state.results import ConfigState, StepReport
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from kiln.build.job.job import BuildOptions
@@ -75,7 +75,12 @@ STATES = {
 
 def send_message(kind: str, **fields: Any) -> None:
     """Print a message."""
-    serialization.write_line(sys.stdout, f"{MARK}{serialization.encode({'kind': kind, **fields})}")
+    serialization.write_line(sys.stdout, message_line(kind, **fields))
+
+
+def message_line(kind: str, **fields: Any) -> str:
+    """Return the line of a message."""
+    return f"{MARK}{serialization.encode({'kind': kind, **fields})}"
 
 
 def parse_message(line: str) -> dict[str, Any] | None:
@@ -89,7 +94,8 @@ def parse_message(line: str) -> dict[str, Any] | None:
 class ReportedStep:
     """A running step; ``reused`` is set when an earlier run's result is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, send: Callable[[str], None]) -> None:
+        self._send = send
         self.reused = False
         self.notes: list[str] = []
         self.compile: CompileReport | None = None
@@ -100,11 +106,11 @@ class ReportedStep:
 
     def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""
-        serialization.write_line(sys.stdout, text.lstrip(MARK))
+        self._send(text.lstrip(MARK))
 
     def report_progress(self, progress: Progress) -> None:
         """Report the progress of the step's compile."""
-        send_message("progress", **to_json(progress))
+        self._send(message_line("progress", **to_json(progress)))
 
     def record_compile_report(self, report: CompileReport) -> None:
         """Record the report of the step's compile."""
@@ -113,35 +119,70 @@ class ReportedStep:
 
 
 class StepReporter:
-    """Reports steps on standard output, and collects their reports."""
+    """Reports steps on standard output, one after the other, and collects their reports.
+
+    Of steps at the same moment the first is shown; the lines of the others are kept until it is their turn. ``failed``
+    is the first of them that failed.
+    """
 
     def __init__(self) -> None:
         self.steps: list[StepReport] = []
         self.failed: str | None = None
+        self._lock = threading.Lock()
+        self._running: list[_Turn] = []
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[ReportedStep]:
         """Report a step's start and end, with its time."""
-        start = time.monotonic()
-        step = ReportedStep()
-        send_message("step", title=title)
+        start, turn = time.monotonic(), _Turn()
+        with self._lock:
+            self.failed = self.failed if self._running else None
+            self._running.append(turn)
+
+        def send(line: str) -> None:
+            with self._lock:
+                if self._running[0] is turn:
+                    serialization.write_line(sys.stdout, line)
+                else:
+                    turn.kept.append(line)
+
+        step = ReportedStep(send)
+        send(message_line("step", title=title))
+        failed = True
         try:
             yield step
-        except BaseException:
-            self.failed = title
-            raise
+            failed = False
         finally:
-            seconds = round(time.monotonic() - start, 3)
+            if failed:
+                self.failed = self.failed or title
             report = StepReport(
                 title=title,
-                seconds=seconds,
+                seconds=round(time.monotonic() - start, 3),
                 reused=step.reused,
                 notes=tuple(step.notes),
                 compile=step.compile,
-                failed=self.failed == title,
+                failed=failed,
             )
+            send(message_line("done", **to_json(report)))
+            with self._lock:
+                turn.report = report
+                self._show_next_steps()
+
+    def _show_next_steps(self) -> None:
+        """Take away the steps that have been shown to their end, and show what the next ones have written."""
+        while self._running and (report := self._running[0].report) is not None:
             self.steps.append(report)
-            send_message("done", **to_json(report))
+            del self._running[0]
+            for line in self._running[0].kept if self._running else ():
+                serialization.write_line(sys.stdout, line)
+
+
+@dataclass(slots=True)
+class _Turn:
+    """A running step: its lines that wait until it is shown, and its report once it has ended."""
+
+    kept: list[str] = field(default_factory=list)
+    report: StepReport | None = None
 
 
 def error_as_json(error: KilnError, *, step: str | None = None) -> dict[str, Any]:

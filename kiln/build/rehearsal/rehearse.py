@@ -40,6 +40,11 @@ if TYPE_CHECKING:
     from kiln.recipe.rendered import Output, OutputTest, RenderedConfig
 
 
+_MOST_WORKERS = (
+    4  # packages at the same moment: each takes 1 GB of memory, and five is all that TensorFlow's wheel fills
+)
+
+
 def rehearse_config(job: BuildJob, reporter: StepReporter, environment: Mapping[str, str]) -> dict[str, Any]:
     """Rehearse a config; return the packages as JSON values. Until it is complete, the earlier channel stays."""
     rehearsal = Rehearsal.from_job(job, reporter, environment)
@@ -127,7 +132,9 @@ class Rehearsal:
             channels=(self.layout.channel.url,),
             wheel=wheel_download.verified_upstream_wheel(upstream, self.layout.wheels),
         )
-        return builder.make_and_test_packages(planned, {})
+        cores = self.environment.get("CPU_COUNT", "")
+        workers = min(_MOST_WORKERS, max(1, int(cores))) if cores.isdecimal() else 1
+        return dataclasses.replace(builder, workers=workers).make_and_test_packages(planned, {})
 
     def config_builder(self, rendered: RenderedConfig, dependencies: tuple[Path, ...]) -> ConfigBuilder:
         """Return the builder of a config's packages from those that were made for the rehearsal."""

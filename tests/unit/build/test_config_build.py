@@ -1,16 +1,25 @@
-"""A cross-compiled config's scripts get the emulator's name, as in conda-forge's builds."""
+"""The build of a config: names of emulators, compiles that run again, packages that are made at the same moment."""
 
 from __future__ import annotations
 
 import dataclasses
+import threading
+from contextvars import ContextVar
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base.errors import BuildFailed, KilnError, SystemFault
-from kiln.build.config_build import CompileStepRunner, ConfigBuilder, config_step_cache, config_with_emulator
+from kiln.build.config_build import (
+    CompileStepRunner,
+    ConfigBuilder,
+    _independent_groups,
+    config_step_cache,
+    config_with_emulator,
+)
 from kiln.build.engine.recipe import variant_variables
-from kiln.build.engine_calls import EngineCalls
+from kiln.build.engine_calls import EngineCalls, StepResult
 from kiln.build.job.messages import StepReporter
 from kiln.conda.channel import LocalChannel
 from kiln.feedstock import config_file, matrix, rerender
@@ -70,8 +79,8 @@ outputs:
 """
 
 
-def builder_in(tmp_path: Path) -> ConfigBuilder:
-    source = feedstock(tmp_path / "feedstock", RECIPE)
+def builder_in(tmp_path: Path, recipe: str = RECIPE) -> ConfigBuilder:
+    source = feedstock(tmp_path / "feedstock", recipe)
     folder = tmp_path / "work"
     folder.mkdir()
     job = builders.build_job(source.root, folder=folder, channel=folder / "channel")
@@ -137,3 +146,43 @@ def test_a_compile_whose_bazel_server_did_not_start_runs_once_more(
         compile_.run()
     assert type(raised.value) is error
     assert left == []
+
+
+TOGETHER = """\
+recipe: {name: r, version: '1'}
+outputs:
+  - package: {name: a}
+  - package: {name: b}
+    requirements: {host: [zlib, other]}
+  - package: {name: c}
+    requirements: {build: [b >=1]}
+  - package: {name: d}
+"""
+
+
+def test_outputs_are_made_at_the_same_moment_unless_one_needs_another(tmp_path: Path) -> None:
+    builder = builder_in(tmp_path, TOGETHER)
+    groups = list(_independent_groups(builder.plan_packages({})))
+    assert [[step.output.name for step in group] for group in groups] == [["a", "b", "d"], ["c"]]
+
+
+def test_calls_of_several_workers_give_their_results_in_order_and_the_first_failure_ends_them(tmp_path: Path) -> None:
+    builder = dataclasses.replace(builder_in(tmp_path), workers=2)
+    limit, meet, began = ContextVar("limit", default=0), threading.Barrier(2, timeout=30), list[str]()
+
+    def call(name: str, *, fails: bool = False) -> StepResult:
+        began.append(name)
+        if len(began) <= 2:
+            meet.wait()  # passes where both run at the same moment
+        if fails:
+            raise BuildFailed(name)
+        return StepResult(paths={}, detail={"name": name, "limit": limit.get()}, seconds=0, reused=False)
+
+    limit.set(7)
+    results = builder.run_at_once([partial(call, name) for name in "abc"], weights=[1, 3, 2])
+    assert [result.detail for result in results] == [{"name": name, "limit": 7} for name in "abc"]
+    assert set(began[:2]) == {"b", "c"}
+    began.clear()
+    with pytest.raises(BuildFailed, match="b"):
+        builder.run_at_once([partial(call, "a"), partial(call, "b", fails=True), *[partial(call, "c")] * 50])
+    assert len(began) < 52

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -66,6 +67,30 @@ def test_steps_are_reported_from_start_to_end_and_collected(capsys: pytest.Captu
         ("make", False, (), True),
     ]
     assert voice.failed == "make"
+
+
+def test_steps_at_the_same_moment_are_shown_one_after_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    voice, shown = StepReporter(), list[str]()
+    with contextlib.suppress(ZeroDivisionError), voice.step("one") as one:
+        one.pass_on_line("1a")
+        with contextlib.suppress(ZeroDivisionError), voice.step("two") as two:  # as in another thread
+            two.pass_on_line("2a")
+            one.pass_on_line("1b")
+            shown = capsys.readouterr().out.split("\n")[:-1]
+            raise ZeroDivisionError
+        with voice.step("three") as three:
+            three.pass_on_line("3a")
+        one.pass_on_line("1c")
+        raise ZeroDivisionError
+    assert [line for line in shown if not line.startswith(MARK)] == ["1a", "1b"]
+    later = capsys.readouterr().out.split("\n")[:-1]
+    told = [message["kind"] + " " + message["title"] if (message := parse_message(line)) else line for line in later]
+    assert told == ["1c", "done one", "step two", "2a", "done two", "step three", "3a", "done three"]
+    assert [(step.title, step.failed) for step in voice.steps] == [("one", True), ("two", True), ("three", False)]
+    assert voice.failed == "two"  # the first to fail
+    with voice.step("four"):
+        pass
+    assert voice.failed is None
 
 
 def test_an_error_survives_json_and_names_its_step_first() -> None:
