@@ -59,6 +59,7 @@ class FleetState:
         self.postponed: list[tuple[float, Command]] = []
         self.started = executor.now() if previous is None else previous.started
         self.cost: RunCost | None = None
+        self.moves = 0  # of configs to another state or worker
 
     def run_report(self, finished: float | None = None) -> MatrixReport:
         """Return the report of the run as it stands."""
@@ -133,6 +134,7 @@ class FleetState:
 
     def update_config(self, name: str, **changes: object) -> None:
         """Change and store the state of a config, and show it."""
-        config = dataclasses.replace(self.configs[name], **changes)  # type: ignore[arg-type] # fields by name
-        self.configs[name] = config
+        before = self.configs[name]
+        self.configs[name] = config = dataclasses.replace(before, **changes)  # type: ignore[arg-type] # fields by name
+        self.moves += (config.state, config.worker) != (before.state, before.worker)
         self.recorder.update_config(self.number, config)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.fleet.inventory import Worker
     from kiln.fleet.records import RunRecorder
     from kiln.fleet.run_config import FleetRunConfig
-    from kiln.state.results import ConfigState, MatrixReport
+    from kiln.state.results import MatrixReport
 
 LOOK = 30.0  # seconds between two checks of the money spent
 AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
@@ -42,7 +42,9 @@ ANSWERS = (
     collected.ResultsCollected,
 )
 OF_NO_WORKER = (protocol.RunTornDown, protocol.TearDownFailed)
-FORECAST = 60.0  # seconds between two forecasts of the cost, unless a config has changed
+# A forecast simulates all that is left. A large run has fewer of them: one when a share of its waiting configs has
+# moved, or after FORECAST seconds for each FEW of them.
+FORECAST, MOVED, FEW = 60.0, 0.05, 40
 
 
 class Supervisor:
@@ -54,7 +56,7 @@ class Supervisor:
         self.workers = WorkerManager(self.state, self.jobs)
         self.silence = SilentWorkerManager(self.state, self.workers)
         self._forecast_at = 0.0
-        self._forecast_for: list[tuple[str, ConfigState, str]] = []
+        self._forecast_for = -1
         self.teardown = TearDownPhase(self.state, self.workers, handle=self._handle_event)
 
     def execute_run(self) -> MatrixReport:
@@ -87,7 +89,7 @@ class Supervisor:
 
     def _handle_events(self) -> None:
         """Wait for the next event that calls for a decision, and handle it with those that arrive at the same time."""
-        until = min(self._next_wake_time(), self._forecast_at + FORECAST)
+        until = min(self._next_wake_time(), self._forecast_at + self._forecast_period)
         for _ in range(AT_ONCE):
             event = self.state.executor.next_event(until)
             if event is None:
@@ -263,12 +265,16 @@ class Supervisor:
         stop = self.jobs.build_stop_time(worker)
         return renewal if stop is None else min(renewal, stop)
 
+    @property
+    def _forecast_period(self) -> float:
+        return FORECAST * max(1.0, len(self.state.queue) / FEW)
+
     def _update_cost_forecast(self, now: float) -> None:
         """Store the cost so far and in the end, when it may have changed."""
         state = self.state
-        configs = [(config.config, config.state, config.worker) for config in state.configs.values()]
-        if configs != self._forecast_for or now >= self._forecast_at + FORECAST:
-            self._forecast_at, self._forecast_for = now, configs
+        moves = state.moves - self._forecast_for
+        if moves >= max(1, MOVED * len(state.queue)) or now >= self._forecast_at + self._forecast_period:
+            self._forecast_at, self._forecast_for = now, state.moves
             most = self.workers.expected_worker_count(now)
             state.update_cost(
                 fleet_inventory.forecast_run_cost(

@@ -57,6 +57,8 @@ class BuildQueue:
         self._busy: dict[str, tuple[JobEstimate, float]] = {}  # worker -> its job, and the job's expected end
         # Machine type -> the group of its workers that is built last, and when; until the queue changes.
         self._last_ends: dict[str, tuple[float, str]] = {}
+        # Machine type and groups in reach of a worker that has to wait -> since when; until the queue changes.
+        self._refused: dict[tuple[str, frozenset[str]], float] = {}
         self._count = 0
         for job in jobs:
             self.add(job)
@@ -82,7 +84,7 @@ class BuildQueue:
 
     def add(self, job: JobEstimate) -> None:
         """Add a config, perhaps again."""
-        self._last_ends.clear()
+        self._forget_choices()
         group = self._compile_group(job)
         self._count += 1
         if group in self._held:
@@ -93,7 +95,7 @@ class BuildQueue:
 
     def revise_estimates(self, estimates: Mapping[str, JobEstimate]) -> None:
         """Take other durations for the configs that wait or are built; a group shares its compile as before."""
-        self._last_ends.clear()
+        self._forget_choices()
 
         def revised(job: JobEstimate) -> JobEstimate:
             new = estimates.get(job.config, job)
@@ -112,7 +114,7 @@ class BuildQueue:
 
         They wait for `release_group` or `drop_held_group`.
         """
-        self._last_ends.clear()
+        self._forget_choices()
         group = self._compile_group(job)
         if self._is_compile_running_or_stored(group):
             return
@@ -129,7 +131,7 @@ class BuildQueue:
 
     def drop_held_group(self, job: JobEstimate) -> list[JobEstimate]:
         """Remove and return the configs that were held back because they share a job's compile."""
-        self._last_ends.clear()
+        self._forget_choices()
         jobs = self._held.pop(self._compile_group(job), [])
         self._count -= len(jobs)
         return jobs
@@ -138,10 +140,19 @@ class BuildQueue:
         """Return the config that a free worker should build, None when it should wait; ``now`` is in seconds."""
         if not self._count:
             return None
+        kind = (self.worker_machine_type(worker), frozenset(self._reach.get(worker, ())))
+        if now >= self._refused.get(kind, math.inf):
+            return None
         group = (
             self._next_cold_group(worker) or self._next_warm_group(worker) or self._group_worth_recompiling(worker, now)
         )
+        if group is None:
+            self._refused[kind] = now
         return None if group is None else self._waiting[group][0]
+
+    def _forget_choices(self) -> None:
+        self._last_ends.clear()
+        self._refused.clear()
 
     def begin_next_build(self, worker: str, now: float) -> JobEstimate | None:
         """Assign the config that a free worker should build, from ``now`` on; None when the worker should wait."""
@@ -194,14 +205,14 @@ class BuildQueue:
 
     def begin_build(self, worker: str, job: JobEstimate, now: float) -> None:
         """Remove a config from the queue and assign it to a worker, from ``now`` on."""
-        self._last_ends.clear()
+        self._forget_choices()
         self._waiting[self._compile_group(job)].remove(job)
         self._count -= 1
         self.resume_build(worker, job, now)
 
     def resume_build(self, worker: str, job: JobEstimate, now: float) -> None:
         """Assign a config to a worker that builds it already."""
-        self._last_ends.clear()
+        self._forget_choices()
         group, is_cold = self._compile_group(job), self.needs_full_compile(worker, job)
         ends = [self._busy[other][1] for other in self._compiling.get(group, ()) if other != worker]
         begin = max(now, min(ends)) if self._dependent and ends else now
@@ -211,7 +222,7 @@ class BuildQueue:
 
     def end_build(self, worker: str, *, ok: bool = True) -> None:
         """End the build of a worker; its compile can be reused when it was ``ok``."""
-        self._last_ends.clear()
+        self._forget_choices()
         group = self._compile_group(self._busy.pop(worker)[0])
         self._compiling.get(group, set()).discard(worker)
         if ok:
@@ -226,7 +237,7 @@ class BuildQueue:
         self._store_compile_on_disk(worker, typed if typed in self._group_types else group)
 
     def _store_compile_on_disk(self, worker: str, group: str) -> None:
-        self._last_ends.clear()
+        self._forget_choices()
         self._on_disk.setdefault(group, set()).add(worker)
         self._reach.setdefault(worker, set()).add(group)
         if self._dependent:
@@ -234,7 +245,7 @@ class BuildQueue:
 
     def record_cache_loss(self) -> None:
         """Record that the shared cache is lost."""
-        self._last_ends.clear()
+        self._forget_choices()
         self._cache = False
         self._cached.clear()
         for group in self._waiting:
@@ -242,7 +253,7 @@ class BuildQueue:
 
     def remove_worker(self, worker: str) -> None:
         """Record that a worker is gone, with all that was on its disk."""
-        self._last_ends.clear()
+        self._forget_choices()
         if worker in self._busy:
             self.end_build(worker, ok=False)
         for group in self._reach.pop(worker, set()):
