@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
@@ -163,22 +164,28 @@ def _require_written_packages(prefix: Path, before: Container[str]) -> None:
         except (ValueError, LookupError, TypeError, AttributeError):
             _raise_unwritten(file)
         for entry in entries:
-            if not _is_written(prefix / entry["_path"], cached / entry["_path"], entry):
+            if not _is_written(f"{prefix}/{entry['_path']}", f"{cached}/{entry['_path']}", entry):
                 _raise_unwritten(prefix / entry["_path"])
 
 
-def _is_written(file: Path, source: Path, entry: Mapping[str, Any]) -> bool:
-    """Return whether a file is there as its package has it: other packages may have a size that is not their file's."""
+def _is_written(file: str, source: str, entry: Mapping[str, Any]) -> bool:
+    """Return whether a file is there as its package has it: other packages may have a size that is not their file's.
+
+    The paths are text, since a prefix may have 100,000 files.
+    """
     try:
-        status = file.lstat()
+        status = os.lstat(file)
     except OSError:
         return False
     if not stat.S_ISREG(status.st_mode):
         return True
     if entry.get("sha256_in_prefix"):
-        return bool(files.sha256(file) == entry["sha256_in_prefix"])
-    if entry.get("prefix_placeholder") is None and source.is_file():
-        return status.st_size == source.stat().st_size
+        return bool(files.sha256(Path(file)) == entry["sha256_in_prefix"])
+    if entry.get("prefix_placeholder") is None and status.st_size != entry.get("size_in_bytes"):
+        try:
+            return status.st_size == os.stat(source).st_size  # noqa: PTH116
+        except OSError:
+            pass  # the cache has it no more
     return status.st_size > 0 or not entry.get("size_in_bytes")
 
 
