@@ -9,6 +9,7 @@ import pytest
 from kiln.base import errors
 from kiln.base.errors import RecipeFault, VariantFault
 from tests import builders, warm
+from tests.git_repositories import git
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +115,18 @@ def test_nothing_that_a_recipe_says_moves_the_cursor(tmp_path: Path) -> None:
     code, said = kiln(root, "render")
     assert code == 0
     assert "echo \\x1b[2J\\u202e" in said
+
+
+def test_a_fleet_command_that_came_with_the_feedstock_is_not_followed(tmp_path: Path) -> None:
+    """It names files of credentials, which may name programs."""
+    root = builders.feedstock(tmp_path, "package: {name: small, version: 1}\n").root
+    folder = root / "build_artifacts" / "fleet" / "r1"
+    folder.mkdir(parents=True)
+    (folder / "command.json").write_text('{"provider": "local", "words": ["walk"]}')
+    refused = "may have come with the feedstock, and is not followed"
+    assert refused in kiln(root, "fleet", "resume", "r1")[1]  # there is no git to say where it comes from
+    git(root, "init", "-q")
+    assert "command.json is damaged" in kiln(root, "fleet", "resume", "r1")[1]
+    git(root, "add", "--force", "build_artifacts")
+    for words in (("resume", "r1"), ("down", "r1")):
+        assert refused in kiln(root, "fleet", *words)[1]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +17,7 @@ from kiln.cli.fleet import detached
 from kiln.cli.fleet.arguments import add_arguments
 from kiln.cli.fleet.site import CREDENTIALS, run_folder
 from kiln.fleet.options import read_playbook_variables
+from kiln.state.store.layout import may_be_of_checkout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,6 +54,35 @@ def store_command(options: FleetOptions, feedstock: Feedstock, run: str, configs
     files.write_text(folder / FILE, json.dumps(data))
 
 
+def _stored_command(feedstock: Feedstock, run: str) -> dict[str, Any]:
+    """Return the command of a run as it is stored, empty without one.
+
+    It names files of credentials and of variables, which may name programs; so it has to be one that was stored here.
+
+    Raises:
+        UsageError: when it may have come with the feedstock, or is damaged.
+    """
+    file = run_folder(feedstock, run) / FILE
+    if not file.exists():
+        return {}
+    if may_be_of_checkout(file):
+        raise UsageError(
+            f"{file} may have come with the feedstock, and is not followed",
+            why="it names files of credentials; git must be able to say that it does not track it",
+            hint="the command that began the run continues it, and kiln fleet down --provider NAME ends it without "
+            f"that file; or git rm -r --cached {feedstock.artifacts.name}",
+        )
+    stored = read_json_object(file)
+    texts = [stored.get("words"), stored.get("vars", [])]
+    if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in texts):
+        raise _damaged_command_error(file)
+    return stored
+
+
+def _damaged_command_error(file: Path) -> UsageError:
+    return UsageError(f"{file} is damaged", hint="the command that began the run continues it; it stores a new file")
+
+
 def _environment_of_run(stored: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment, with what it lacks from the run's; its own credentials replace the run's profile."""
     provider = str(stored.get("provider", ""))
@@ -65,7 +97,12 @@ def options_of_run(options: FleetOptions, feedstock: Feedstock, run: str) -> Fle
     Raises:
         UsageError: when a file of variables does not exist any more.
     """
-    stored = read_json_object(run_folder(feedstock, run) / FILE)
+    try:
+        stored = _stored_command(feedstock, run)
+    except UsageError:
+        if not options.provider:
+            raise
+        stored = {}
     paths = options.vars or tuple(map(Path, stored.get("vars", ())))
     if absent := [path for path in paths if not path.exists()]:
         raise UsageError(
@@ -92,12 +129,17 @@ def command_of_run(
     """
     if detached.is_detached(feedstock, run):
         raise UsageError(f"fleet run {run!r} is detached, and goes on", hint=f"kiln fleet attach {run} shows it")
-    stored = read_json_object(run_folder(feedstock, run) / FILE)
+    stored = _stored_command(feedstock, run)
     if not stored:
         raise UsageError(
             f"fleet run {run!r} not found in {run_folder(feedstock, run).parent}",
             hint="kiln fleet status lists all runs; the command that began one resumes it, too",
         )
-    parser = argparse.ArgumentParser(prog="kiln fleet")
+    parser = argparse.ArgumentParser(prog="kiln fleet", exit_on_error=False)
     add_arguments(parser)
-    return parser.parse_args(stored["words"]), _environment_of_run(stored, environment)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            namespace = parser.parse_args(stored["words"])
+    except (argparse.ArgumentError, SystemExit) as error:
+        raise _damaged_command_error(run_folder(feedstock, run) / FILE) from error
+    return namespace, _environment_of_run(stored, environment)

@@ -237,7 +237,7 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
     A user's own link to another disk is not tracked by git, which ignores the folder.
     """
     link = feedstock.artifacts
-    if link.is_symlink() and _is_tracked_by_git(link) is not False:
+    if link.is_symlink() and may_be_of_checkout(link):
         raise NotWritable(
             f"{link} is a link that came with the feedstock, and nothing is written through it",
             why=f"it leads to {link.readlink()}; a link of your own is followed where git does not track it",
@@ -245,10 +245,10 @@ def refuse_tracked_link(feedstock: Feedstock) -> None:
         )
 
 
-def _is_tracked_by_git(link: Path) -> bool | None:
-    """Return whether git tracks a file; None where git fails."""
+def may_be_of_checkout(path: Path) -> bool:
+    """Return whether a file may have come with the feedstock: git tracks it, or there is no git to say so."""
     try:
-        result = git.run(link.parent, "ls-files", "--", link.name, env=os.environ)
+        result = git.run(path.parent, "ls-files", "--", path.name, env=os.environ)
     except (MissingTool, UsageError):
-        return None
-    return bool(result.stdout) if result.ok else None
+        return True
+    return not result.ok or bool(result.stdout)

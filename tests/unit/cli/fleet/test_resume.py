@@ -35,6 +35,7 @@ def parsed(words: list[str], environment: dict[str, str] | None = None) -> Fleet
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a feedstock, which is the current folder, with the files that options name."""
+    monkeypatch.setattr(resume, "may_be_of_checkout", lambda _: False)
     (tmp_path / "recipe").mkdir()
     (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: small, version: 1}\n")
     (tmp_path / "more.yml").write_text("kiln_account_user: ann\n")
@@ -138,3 +139,16 @@ def test_resume_runs_the_command_that_began_the_run(
     monkeypatch.setattr(fleet, "run_fleet", run)
     assert main.run(["-C", str(folder), "fleet", "resume", "r1"]) == 0
     assert seen == [("aws", 3, ("one",), os.environ.get("HOME"))]
+
+
+@pytest.mark.parametrize(
+    "text", ['{"words": 3}', '{"words": ["run", "--lease"]}', '{"words": ["walk"]}', '{"words": [1]}', "{}"]
+)
+def test_a_damaged_command_is_named(folder: Path, capfd: pytest.CaptureFixture[str], text: str) -> None:
+    file = folder / "build_artifacts" / "fleet" / "r1" / resume.FILE
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    assert main.run(["-C", str(folder), "fleet", "resume", "r1"]) == UsageError.exit_code
+    told = capfd.readouterr().err
+    assert f"{file} is damaged" in told
+    assert "usage" not in told

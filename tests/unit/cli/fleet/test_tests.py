@@ -18,7 +18,7 @@ from kiln.base import bootstrap, process
 from kiln.base.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.build.job.collected import ResultsCollected
 from kiln.cli import main
-from kiln.cli.fleet import tests
+from kiln.cli.fleet import resume, tests
 from kiln.cli.fleet import tests as fleet_tests
 from kiln.fleet import inventory
 from kiln.fleet import run as fleet
@@ -426,6 +426,7 @@ def feedstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a feedstock with the configs of this one, for a user who has no table of prices."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.setattr(resume, "may_be_of_checkout", lambda _: False)
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
     (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
     return tmp_path
