@@ -52,6 +52,7 @@ class FleetOptions:
     run: str | None = None
     key: Path | None = None
     json: bool = False
+    html: Path | None = None
     container: str | None = None
     rebuild: bool = False
     types: tuple[str, ...] = ()
@@ -60,7 +61,7 @@ class FleetOptions:
     zones: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     spot: bool = False
-    optimize: str = "time"
+    optimize: str = "both"
     cost_limit: float | None = None
     time_limit: float | None = None
     offline: bool = False

@@ -57,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln fleet``."""
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     plan = commands.add_parser("plan", help="show schedule and cost, within the account's quotas")
+    plan.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="write a page with the arrangements by time and cost, as a picture, too",
+    )
     run = commands.add_parser("run", help="provision workers, build, collect the packages, tear down")
     for command in (plan, run):
         _add_config_arguments(command)
@@ -192,7 +198,10 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--spot", action="store_true", help="use spot workers, which are cheaper and can be reclaimed")
     parser.add_argument(
-        "--optimize", choices=("time", "cost"), default="time", help="optimize for time or cost (default: %(default)s)"
+        "--optimize",
+        choices=("both", "time", "cost"),
+        default="both",
+        help="choose the fastest arrangement, the cheapest, or the knee between them (default: %(default)s)",
     )
     parser.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
     parser.add_argument("--offline", action="store_true", help=OFFLINE_HELP)

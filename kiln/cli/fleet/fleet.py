@@ -107,6 +107,11 @@ def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
     if options.detach:
         detached.check_credential_expiry(options, plan, begins=False)
     terms = None if is_slurm else fleet_plan.run_terms_of_plan(options, plan)
+    if options.html is not None:
+        from kiln.base import files
+        from kiln.fleet.plan.picture import plan_as_html
+
+        files.write_text(options.html, plan_as_html(plan))
     print(json.dumps(output.plan_as_json(plan, terms), indent=2) if options.json else output.plan_as_text(plan, terms))
     return 0
 

@@ -44,7 +44,7 @@ SELECTION = frozenset({"help", "configs", "filter", "all", "failed"})
 HERE = frozenset(
     {
         *SELECTION,
-        *("rebuild", "json", "vars", "prices", "images"),
+        *("rebuild", "json", "html", "vars", "prices", "images"),
         *("detach", "controller", "controller_type", "keep"),
         *("remote_executor", "remote_credentials"),
     }

@@ -76,11 +76,10 @@ def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
         yield f"first   {first}"
         yield from (f"else    {offer}, {_offer_price_text(offer)}" for offer in others)
     if way.cost:
-        notice = ", as many spot workers that are taken back after a notice" if way.spot else ""
-        joint = f"{terms.joint_replacements} that are lost together"
+        most = terms.replacements * (2 if way.spot else 1) + terms.joint_replacements
         yield (
-            f"losses  {terms.replacements} lost workers are replaced{notice}, and {joint}, which costs"
-            f" {terms.losses:.2f} {currency} more at most (--replacements, --cost-limit)"
+            f"losses  a lost worker is replaced, {most} times at most; were all lost at the end of their builds, that"
+            f" would cost {terms.losses:.2f} {currency} more: --cost-limit sets the most that the run may cost"
         )
     if terms.controller is not None:
         yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"
@@ -115,7 +114,7 @@ def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
         *(() if terms is None else run_terms_lines(terms, plan.selection)),
         *_quota_warnings(plan, terms),
     ]
-    ways = [("selected", plan.selection), ("cheapest", plan.cheapest), ("fastest", plan.fastest)]
+    ways = [(_choice_name(way, plan), way) for way in _shown_front(plan)]
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
     header = ("", "workers", "type", "cache", "time", "worker time", "cost")
     arrangements = table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
@@ -140,6 +139,11 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "chosen": optional_arrangement_as_json(plan.selection),
         "cheapest": optional_arrangement_as_json(plan.cheapest),
         "fastest": optional_arrangement_as_json(plan.fastest),
+        "front": [
+            {"workers": way.worker_count, "seconds": way.seconds, "cost": way.cost if way.is_priced else None}
+            | {"types": [kind.type for kind in way.machine_types]}
+            for way in plan.front
+        ],
         "without_cache": optional_arrangement_as_json(plan.without_cache),
         "without_quotas": optional_arrangement_as_json(plan.without_quotas),
         "quotas": [
@@ -150,6 +154,39 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
     }
+
+
+MOST_SHOWN = 9  # arrangements in the table
+
+
+def _shown_front(plan: FleetPlan) -> list[WorkerArrangement]:
+    """Return the arrangements to show: the front, thinned out, with its ends and the selection."""
+    front, step = plan.front, max(1, -(-len(plan.front) // MOST_SHOWN))
+    return [way for number, way in enumerate(front) if not number % step or way in {plan.selection, front[-1]}]
+
+
+def _choice_name(way: WorkerArrangement, plan: FleetPlan) -> str:
+    names = {"selected": plan.selection, "fastest": plan.fastest, "cheapest": plan.cheapest}
+    return ", ".join(name for name, other in names.items() if other is way)
+
+
+def choice_reason(plan: FleetPlan) -> str:
+    """Return why the selection was chosen, by what the ends of the front have more of."""
+    way, fastest, cheapest = plan.selection, plan.fastest, plan.cheapest
+    if fastest is cheapest:
+        return "no other arrangement is faster, or cheaper" if way.is_priced else "the fastest: its price is unknown"
+    reasons = [] if way is not fastest else ["the fastest"]
+    reasons += [] if way is not cheapest else ["the cheapest"]
+    if way is not fastest:
+        reasons.append(f"{way.seconds / fastest.seconds:.1f} times as long as the fastest, {_cheaper(way, fastest)}")
+    if way is not cheapest:
+        reasons.append(f"{cheapest.seconds / way.seconds:.1f} times as fast as the cheapest, {_cheaper(way, cheapest)}")
+    return "; ".join(reasons)
+
+
+def _cheaper(way: WorkerArrangement, other: WorkerArrangement) -> str:
+    change = way.cost / other.cost - 1
+    return f"for {abs(change):.0%} {'more' if change > 0 else 'less'}"
 
 
 def _schedule_table(plan: FleetPlan) -> Iterator[str]:
@@ -211,6 +248,12 @@ def _arrangement_row(name: str, way: WorkerArrangement) -> tuple[str, ...]:
     return (name, str(way.worker_count), " + ".join(texts), cache, duration(way.seconds), worker_time, way.cost_text)
 
 
+def arrangement_text(way: WorkerArrangement) -> str:
+    """Return the workers of an arrangement, ``3 compute-16 (c7i.4xlarge)``."""
+    kinds = (_machine_type_text(kind, way.worker_types.count(kind), spot=way.spot) for kind in way.machine_types)
+    return " + ".join(filter(None, [*kinds, *([] if way.cache is None else [f"a cache ({way.cache.name})"])]))
+
+
 def _machine_type_text(kind: MachineType, count: int, *, spot: bool) -> str:
     names = [kind.name] if kind.name != kind.type else []
     notes = ", ".join([*names, *(["spot"] if spot else [])])
@@ -221,6 +264,7 @@ def _machine_type_text(kind: MachineType, count: int, *, spot: bool) -> str:
 def _plan_notes(plan: FleetPlan) -> Iterator[str]:
     way, now, tests = plan.selection, time.time(), plan.bounds.tests
     after = 0.0 if tests is None else tests.seconds
+    yield f"chosen  {choice_reason(plan)} (--optimize)"
     yield f"end     at about {time_of_day_text(now + way.seconds + after, now)}, if the run starts now"
     for kind in way.machine_types:
         yield f"price   {_price_text(kind, spot=way.spot)}"

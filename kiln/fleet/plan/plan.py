@@ -249,16 +249,26 @@ class FleetLimits:
 class FleetPlan:
     """The arrangements to choose from, and the selection, with the estimates of its configs.
 
-    ``without_cache`` is the best arrangement without the cache that was requested.
+    ``front`` are those than which none is both cheaper and faster, the fastest first; where prices are unknown, the
+    fastest alone. ``without_cache`` is the best arrangement without the cache that was requested.
     """
 
     estimates: tuple[JobEstimate, ...]
-    cheapest: WorkerArrangement
-    fastest: WorkerArrangement
+    front: tuple[WorkerArrangement, ...]
     selection: WorkerArrangement
     bounds: FleetLimits
     without_cache: WorkerArrangement | None = None
     without_quotas: WorkerArrangement | None = None
+
+    @property
+    def fastest(self) -> WorkerArrangement:
+        """The fastest arrangement."""
+        return self.front[0]
+
+    @property
+    def cheapest(self) -> WorkerArrangement:
+        """The cheapest arrangement."""
+        return self.front[-1]
 
 
 def schedule_builds(
@@ -322,11 +332,12 @@ def plan_fleet(
     bounds: FleetLimits,
     cache: MachineType | None = None,
     spot: bool = False,
-    optimize: str = "cost",
+    optimize: str = "both",
     dependent: bool = False,
 ) -> FleetPlan:
-    """Return the cheapest and the fastest arrangement within the bounds, and the one to use (``time`` or ``cost``).
+    """Return the arrangements within the bounds to choose from, and the one to use.
 
+    That is the fastest for ``time``, the cheapest for ``cost``, and the knee of the front for ``both``.
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
     more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. No limit of time
@@ -365,20 +376,51 @@ def plan_fleet(
             f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
             hint="raise --cost-limit or --time-limit, or build fewer configs",
         )
-    candidates = [arrangement for arrangement in within if arrangement.cache is not None] or within
+    choose = {"time": _fastest, "cost": _cheapest}.get(optimize, knee)
+    front = pareto_front([arrangement for arrangement in within if arrangement.cache is not None] or within)
+    selection = choose(front)
     uncached = [arrangement for arrangement in within if arrangement.cache is None]
-    cheapest, fastest = min(candidates, key=_cost_sort_key), min(candidates, key=_time_sort_key)
-    selection = fastest if optimize == "time" else cheapest
     return FleetPlan(
         estimates=_estimates_in_arrangement(selection, assignments),
-        cheapest=cheapest,
-        fastest=fastest,
+        front=front,
         selection=selection,
         bounds=bounds,
-        without_cache=min(uncached, key=_time_sort_key if optimize == "time" else _cost_sort_key)
-        if cache and uncached
-        else None,
+        without_cache=choose(pareto_front(uncached)) if cache and uncached else None,
     )
+
+
+def pareto_front(arrangements: Iterable[WorkerArrangement]) -> tuple[WorkerArrangement, ...]:
+    """Return the arrangements than which none is both cheaper and faster, the fastest first."""
+    front: list[WorkerArrangement] = []
+    for way in sorted(arrangements, key=_time_sort_key):
+        if not front or (way.is_priced and round(way.cost, 2) < round(front[-1].cost, 2)):
+            front.append(way)
+    return tuple(front)
+
+
+def _fastest(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
+    return front[0]
+
+
+def _cheapest(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
+    return front[-1]
+
+
+def knee(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
+    """Return the arrangement of a front that lies farthest below the line between its ends, the first of several.
+
+    Times and costs count by their logarithms, as shares of the way from one end to the other: what matters is by how
+    much per cent one falls while the other rises.
+    """
+    if len(front) < 3:
+        return front[0]
+    first, last = front[0], front[-1]
+    times, costs = math.log(last.seconds / first.seconds), math.log(first.cost / last.cost)
+
+    def sum_of_shares(way: WorkerArrangement) -> float:
+        return math.log(way.seconds / first.seconds) / times + math.log(way.cost / last.cost) / costs
+
+    return min(front, key=lambda way: round(sum_of_shares(way), 9))
 
 
 def _estimates_in_arrangement(

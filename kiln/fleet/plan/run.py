@@ -84,7 +84,7 @@ def plan_run(
         types = priced_machine_types(options, options.types)
         if not options.types and options.provider != choice.EXISTING_HOSTS:
             choice.require_large_enough_type(types, sizes)
-            types = default_machine_types(types, list(sizes.values()))
+            types = machine_types_to_compare(types, list(sizes.values()), spot=options.spot)
         cache = priced_machine_types(options, [options.cache])[0] if options.cache else None
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
     bounds = FleetLimits(
@@ -178,6 +178,21 @@ def default_machine_types(offers: Sequence[MachineType], sizes: Sequence[JobSize
     )
     kinds = [next((kind for kind in (usual, *by_price) if size.fits(kind)), usual) for size in sizes]
     return list(dict.fromkeys(kinds or [usual]))
+
+
+def machine_types_to_compare(
+    offers: Sequence[MachineType], sizes: Sequence[JobSize], *, spot: bool
+) -> list[MachineType]:
+    """Return the machine types to choose from when none is named: the default ones, and all sizes of the usual one.
+
+    Those have the same processors, so the estimates of times, by the number of cores, compare them rightly.
+    """
+    kinds, family = default_machine_types(offers, sizes), DEFAULT_TYPE.rpartition("-")[0]
+    sized = [
+        kind for kind in offers if kind.type.rpartition("-")[0] == family and any(size.fits(kind) for size in sizes)
+    ]
+    priced = [kind for kind in sized if kind.is_priced and (kind.spot_hourly is not None or not spot)]
+    return list(dict.fromkeys([*kinds, *(priced if all(kind in priced for kind in kinds) else [])]))
 
 
 def require_known_machine_types(options: FleetOptions, run: FleetRun) -> None:

@@ -7,11 +7,13 @@ import re
 import time
 from types import SimpleNamespace
 from typing import Any, cast
+from xml.etree.ElementTree import fromstring
 
 import pytest
 
 from kiln.fleet.model import FleetRun, JobRecord, JobState, Offer, WorkerRecord, WorkerState
 from kiln.fleet.plan import output
+from kiln.fleet.plan.picture import plan_as_html
 from kiln.fleet.plan.plan import FleetLimits, WorkerTestPlan, plan_fleet
 from kiln.run.simulation import DEFAULT
 from kiln.state.results import JobEstimate, JobSize, RunCost
@@ -46,10 +48,10 @@ def test_a_plan_shows_the_schedule_the_cost_and_the_alternatives() -> None:
         )
     )
     assert "cold, cuda0" in text
-    (took,) = re.findall(r"(?m)^selected .*? (\d+ h \d+ min) ", text)[:1]
+    (took,) = re.findall(r"(?m)^.*selected.*? (\d+ h \d+ min) ", text)[:1]
     way_end = took.replace(" h ", ":").removesuffix(" min")
     assert {line.split()[0] for line in text.splitlines() if "compute-16 (" in line} == {
-        *("selected", "cheapest", "fastest", "no"),
+        *("selected,", "no"),
     }
     assert " build " in text.splitlines()[0]
     assert text.splitlines()[0].endswith(f"0 to {way_end} h")
@@ -171,6 +173,24 @@ def test_the_plan_says_that_the_replacements_of_reclaimed_workers_have_a_limit()
     )
     (losses, _) = output.run_terms_lines(of_run, WAY)
     assert losses == (
-        "losses  10 lost workers are replaced, as many spot workers that are taken back after a notice, and 12 that are"
-        " lost together, which costs 18.00 EUR more at most (--replacements, --cost-limit)"
+        "losses  a lost worker is replaced, 32 times at most; were all lost at the end of their builds, that would cost"
+        " 18.00 EUR more: --cost-limit sets the most that the run may cost"
     )
+
+
+def test_the_picture_has_every_arrangement_and_says_why_one_was_chosen() -> None:
+    kinds = [
+        dataclasses.replace(MACHINE, type=f"compute-{cores}", name=f"<c{cores}>", cores=cores, hourly=hourly)
+        for cores, hourly in ((8, 0.4), (32, 1.7), (96, 9.0))
+    ]
+    jobs = {kind: estimates(4, hours=16 / kind.cores) for kind in kinds}
+    plan = plan_fleet(jobs, assumptions=OVERHEADS, bounds=FleetLimits(workers=4))
+    page = plan_as_html(plan)
+    assert page.count("<circle") == page.count("<tr><td>") + page.count('<tr class="chosen">') == len(plan.front) > 2
+    assert f"<p>{output.choice_reason(plan)}.</p>" in page
+    assert "&lt;c32&gt;" in page
+    assert "<c32>" not in page
+    fromstring(page.partition("<svg")[1] + page.partition("<svg")[2].partition("</svg>")[0] + "</svg>")
+    alone = plan_as_html(plan_fleet({MACHINE: estimates(1)}, assumptions=OVERHEADS, bounds=FleetLimits(workers=1)))
+    assert "no other arrangement is faster, or cheaper" in alone
+    assert "<svg" not in alone

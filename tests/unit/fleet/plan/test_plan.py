@@ -111,9 +111,30 @@ def test_the_fastest_asks_for_no_machine_that_saves_no_time() -> None:
 
 
 def test_the_cheapest_is_the_cheapest_that_is_in_time() -> None:
-    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=FleetLimits(workers=20, seconds=10 * HOUR))
+    bounds = FleetLimits(workers=20, seconds=10 * HOUR)
+    made = plan_fleet({MACHINE: estimates(15)}, assumptions=SOME, bounds=bounds, optimize="cost")
     assert made.selection is made.cheapest
     assert made.cheapest.worker_count == 5
+
+
+def test_the_front_has_what_nothing_beats_in_time_and_cost_and_the_knee_is_chosen() -> None:
+    kinds = [
+        dataclasses.replace(MACHINE, type=f"compute-{cores}", cores=cores, hourly=hourly)
+        for cores, hourly in ((8, 0.4), (16, 0.8), (32, 1.7), (64, 3.6), (96, 9.0))
+    ]
+    jobs = {kind: estimates(4, hours=16 / kind.cores) for kind in kinds}
+    made = plan_fleet(jobs, assumptions=SOME, bounds=FleetLimits(workers=4))
+    points = [(way.seconds, way.cost) for way in made.front]
+    assert points == sorted(points)
+    assert [cost for _, cost in points] == sorted((cost for _, cost in points), reverse=True)
+    assert (made.fastest, made.cheapest) == (made.front[0], made.front[-1])
+    assert len(made.front) > 3
+    assert made.selection not in {made.fastest, made.cheapest}
+    for optimize, way in (("time", made.fastest), ("cost", made.cheapest)):
+        again = plan_fleet(jobs, assumptions=SOME, bounds=FleetLimits(workers=4), optimize=optimize)
+        assert (again.selection.seconds, again.selection.cost) == (way.seconds, way.cost)
+    slowest = FleetLimits(workers=4, seconds=made.selection.seconds - 1)
+    assert plan_fleet(jobs, assumptions=SOME, bounds=slowest).cheapest.cost > made.selection.cost
 
 
 def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
@@ -187,7 +208,12 @@ def test_a_type_that_is_too_small_for_a_config_is_not_planned() -> None:
     big = dataclasses.replace(MACHINE, type="compute-64", cores=64, memory=256.0, hourly=9.0)
     small, *rest = estimates(4)
     large = dataclasses.replace(small, size=JobSize(memory=128.0))
-    made = plan_fleet({MACHINE: [large, *rest], big: [large, *rest]}, assumptions=SOME, bounds=FleetLimits(workers=2))
+    made = plan_fleet(
+        {MACHINE: [large, *rest], big: [large, *rest]},
+        assumptions=SOME,
+        bounds=FleetLimits(workers=2),
+        optimize="cost",
+    )
     types = {job.config: job.type for job in made.estimates}
     assert types == {"config00": "compute-64", **{job.config: "compute-16" for job in rest}}, "though it is dearer"
     bounds = FleetLimits(workers=1)
