@@ -124,7 +124,7 @@ class WorkflowRun:
         return (FAILURE if FAILURE in results else SUCCESS), outputs
 
     def _call(self, name: str, job: dict[str, Any], values: dict[str, Any]) -> tuple[str, dict[str, str]]:
-        assert set(job) <= {"name", "strategy", "uses", "with", "secrets", "if"}, set(job)
+        assert set(job) <= {"name", "needs", "strategy", "uses", "with", "secrets", "if"}, set(job)
         contexts = Contexts(values=values)
         inputs = {key: value_of(value, contexts) for key, value in job.get("with", {}).items()}
         secrets = {key: value_of(value, contexts) for key, value in job.get("secrets", {}).items()}

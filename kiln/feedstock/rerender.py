@@ -160,7 +160,7 @@ ACTIONS = {
     "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
     "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
 }
-CHAIN = "chain"  # the job that calls the workflow with a chain of jobs
+CHAIN, WARM = "chain", "warm"  # the jobs that call the workflow with a chain of jobs
 FEW, MANY = 2, 10  # attempts of a run whose artifacts are listed by default, and by a setting
 
 
@@ -193,13 +193,14 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
     # Each chain has the jobs of the longest, of which GitHub skips the rest.
     runs = sum((links if job.links > 1 else 1) + bool(job.gpu) for job in jobs)
     _require_within_limit("check runs", runs + 1, "jobs")
-    needs = [*_build_job_names(parts[0]), *(["gpu"] if any(job.gpu for job in parts[0]) else []), *called]
-    with_chains = [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
-    matrices = sum(len(_build_job_names(part)) for part in parts)  # which all keep to the setting together
+    names = functools.partial(_build_job_names, shares_compiles=bool(settings.cache_size))
+    needs = [*names(parts[0]), *(["gpu"] if any(job.gpu for job in parts[0]) else []), *called]
+    with_chains = [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in names(part)]
+    matrices = sum(len(names(part)) for part in parts)  # which all keep to the setting together
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
             **common,
-            **_job_template_values(parts[number]),
+            **_job_template_values(parts[number], shares_compiles=bool(settings.cache_size)),
             title=title,
             called=called,
             max_parallel=settings.max_parallel and max(1, settings.max_parallel // matrices),
@@ -215,15 +216,25 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
     return written
 
 
-def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
-    builds = _build_job_names(jobs)
+def _job_template_values(jobs: Sequence[WorkflowJob], *, shares_compiles: bool) -> dict[str, object]:
+    builds = _build_job_names(jobs, shares_compiles=shares_compiles)
+    warm = _warm_jobs(jobs) if shares_compiles else []
     return {
         "single": [job for job in jobs if job.links == 1],
-        "chained": [job for job in jobs if job.links > 1],
+        "chained": [job for job in jobs if job.links > 1 and job not in warm],
+        "warm": warm,
+        "warm_condition": _needs_succeeded_condition([CHAIN], chained_parts=()),
         "gpus": [job for job in jobs if job.gpu],
         "gpu_needs": _yaml_list(builds),
         "gpu_condition": _needs_succeeded_condition(builds, chained_parts=()),
     }
+
+
+def _warm_jobs(jobs: Sequence[WorkflowJob]) -> list[WorkflowJob]:
+    """Return the chains that find the compile of another one in the cache, the first of their group."""
+    chained = [job for job in jobs if job.links > 1]
+    first = {job.group: job for job in reversed(chained)}
+    return [job for job in chained if job is not first[job.group]]
 
 
 def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collection[str]) -> str:
@@ -235,7 +246,7 @@ def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collectio
 
     Source: "Using jobs in a workflow" of GitHub's documentation, and actions/runner's issues 491 and 2205.
     """
-    certain = [name for name in needs if name != CHAIN and name not in chained_parts]
+    certain = [name for name in needs if name not in {CHAIN, WARM} and name not in chained_parts]
     if len(certain) == len(needs):
         return ""
     terms = [f"!contains(needs.*.result, '{result}')" for result in ("failure", "cancelled")]
@@ -275,8 +286,10 @@ def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
             )
 
 
-def _build_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
-    return [name for name, links in (("build", 1), (CHAIN, 2)) if any(min(job.links, 2) == links for job in jobs)]
+def _build_job_names(jobs: Sequence[WorkflowJob], *, shares_compiles: bool) -> list[str]:
+    names = {"build": any(job.links == 1 for job in jobs), CHAIN: any(job.links > 1 for job in jobs)}
+    names[WARM] = shares_compiles and bool(_warm_jobs(jobs))
+    return [name for name, exists in names.items() if exists]
 
 
 def _yaml_list(names: Iterable[str]) -> str:

@@ -14,7 +14,10 @@ from tests.unit.feedstock.test_rerender import a_config
 from tests.workflow_run import FAILURE, SKIPPED, SUCCESS, WorkflowRun
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+    from kiln.recipe.feedstock import BuildConfig
 
 SETTINGS = """\
 kiln: {publish_to: 'prefix:mine', publish_staging: aside, trusted_publishing: true, build_hours: {cuda: 14},
@@ -41,14 +44,21 @@ class JobsWithResults(WorkflowRun):
         return "c0ffee"
 
 
-def a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, **changes: Any) -> JobsWithResults:
-    """Return a run of a single job and of a chain with a GPU's test, in one file or in two."""
+def a_run(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    configs: Sequence[BuildConfig] = (),
+    **changes: Any,
+) -> JobsWithResults:
+    """Return a run of ``configs``, by default a single job and a chain with a GPU's test, in one file or in two."""
     (tmp_path / "build-locally.py").write_text("import kiln\n")
     (tmp_path / "conda-forge.yml").write_text(SETTINGS)
     limits = workflow_settings.all_limits()
     least = limits[GITHUB, "matrix jobs"]._replace(value=most)
     monkeypatch.setattr(workflow_settings, "all_limits", lambda: {**limits, (GITHUB, "matrix jobs"): least})
-    assert rerender.write_workflows(Feedstock(root=tmp_path), [a_config("None", "3.10"), a_config("12.9", "3.10")])
+    configs = configs or [a_config("None", "3.10"), a_config("12.9", "3.10")]
+    assert rerender.write_workflows(Feedstock(root=tmp_path), configs)
     return JobsWithResults(folder=tmp_path / "run", repository=tmp_path, variables={}, **changes)
 
 
@@ -94,3 +104,18 @@ def test_only_a_push_to_the_main_branch_or_a_person_publishes(
     run = a_run(tmp_path, monkeypatch, most, event=event, ref=ref)
     assert run.run("build.yml") == SUCCESS
     assert run.results["publish"] == result
+
+
+@pytest.mark.parametrize("failed", ["", "chain/1/job-1", "warm/2/job-1"])
+def test_configs_of_one_compile_wait_for_the_first_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str
+) -> None:
+    monkeypatch.setitem(globals(), "SETTINGS", SETTINGS.replace("14}", "14}, compile_cache_size: 3"))
+    pythons = ("3.10", "3.11", "3.12")
+    configs = [a_config("None", "3.10"), *(a_config(cuda, python) for python in pythons for cuda in ("12.5", "12.9"))]
+    run = a_run(tmp_path, monkeypatch, ALL_IN_ONE, configs=configs, results_of={failed: FAILURE} if failed else {})
+    assert run.run("build.yml") == (FAILURE if failed else SUCCESS)
+    begun = [name for name, result in run.results.items() if name.endswith("job-1") and result != SKIPPED]
+    cold, warm = [f"chain/{number}/job-1" for number in (1, 2)], [f"warm/{number}/job-1" for number in (1, 2, 3, 4)]
+    assert begun == (cold if failed in cold else [*cold, *warm])
+    assert run.results["publish"] == (SKIPPED if failed else SUCCESS)
