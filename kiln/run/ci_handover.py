@@ -143,7 +143,9 @@ class ContinuedBuild:
         summary = (
             "" if link is None else f": {count_text(link.actions, 'action')}, {count_text(len(link.steps), 'step')}"
         )
-        notes = [
+        notes = [f"{self._other_folder(record)}, this one in another folder: what names that folder is made again"]
+        notes = notes if self._other_folder(record) else []
+        notes += [
             f"continued after {count_text(len(record.links), 'job')} and {duration(record.total_seconds)}{summary}"
         ]
         if rejected:
@@ -153,6 +155,11 @@ class ContinuedBuild:
     @property
     def _compile_cache_folder(self) -> Path:
         return self.layout.compile_caches.folder(self.key)
+
+    def _other_folder(self, record: HandoverRecord | None) -> str:
+        """Return where the job before was, if that was another folder on a machine; empty where it does not matter."""
+        here = {"", str(self.feedstock.root.absolute())}
+        return "" if record is None or record.root in here else f"the job before was in {record.root}"
 
     def hand_over_to_next_job(
         self, report: MatrixReport, errors: Mapping[str, KilnError]
@@ -178,7 +185,9 @@ class ContinuedBuild:
                     f"job {number} of the chain of {self.config} has finished no action and no step",
                     why=f"there were {count_text(actions, 'action')} before it and after; a single action, or a step "
                     "that cannot be continued, takes longer than --budget",
-                    hint="give each job more time or more cores, or build on a machine without the limit",
+                    hint=f"{elsewhere}, whose path its actions name: build there, too"
+                    if (elsewhere := self._other_folder(self.record))
+                    else "give each job more time or more cores, or build on a machine without the limit",
                 ), ()
             entries, notes = self._files_to_hand_over(steps)
             archive, unreadable = handover.pack_archive(self.folder, entries)
@@ -244,6 +253,7 @@ class ContinuedBuild:
             links=(*(self.record.links if self.record else ()), link),
             archive=archive,
             packages=packages,
+            root=str(self.feedstock.root.absolute()) if report.container == HOST else "",
         )
         handover.write_handover_record(self.folder, record)
 

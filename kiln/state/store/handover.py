@@ -59,7 +59,8 @@ class HandoverRecord:
     """The state that one job hands on to the next.
 
     ``sources`` is a hash of the feedstock's files, ``cache_key`` the name of the compile cache, ``in_container`` where
-    the steps were made. A finished chain has no archive, but the hashes of its ``packages`` by their names.
+    the steps were made. A finished chain has no archive, but the hashes of its ``packages`` by their names. ``root`` is
+    the folder of the feedstock outside of a container; in one it is the same for all jobs.
     """
 
     version: int
@@ -71,6 +72,7 @@ class HandoverRecord:
     links: tuple[ChainLink, ...]
     archive: HandoverArchive | None
     packages: tuple[tuple[str, str], ...] = ()
+    root: str = ""
 
     @property
     def total_seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -122,6 +123,22 @@ def test_a_job_without_progress_ends_the_chain_and_leaves_the_folder(tmp_path: P
     assert isinstance(error, NoProgress)
     assert "job 2 of the chain of a" in error.what
     assert (folder / handover.RECORD).read_text() == before
+
+
+def test_a_job_on_the_host_says_that_the_one_before_was_in_another_folder(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine.stopped_after_an_action(tmp_path / "1", folder)
+    record = handover.read_handover_record(folder)
+    assert record is not None
+    assert record.root == ""  # in containers it is the same
+    monkeypatch.setattr(handover, "read_handover_record", lambda _: dataclasses.replace(record, root="/elsewhere"))
+    second = Machine(tmp_path / "2", folder)
+    _, notes = second.begin()
+    assert notes[0] == "the job before was in /elsewhere, this one in another folder: what names that folder is made again"
+    error, _ = stopped(machine=second)
+    assert isinstance(error, NoProgress)
+    assert error.hint == "the job before was in /elsewhere, whose path its actions name: build there, too"
 
 
 def test_what_a_killed_job_left_on_the_disk_is_progress_once_it_is_handed_on(tmp_path: Path, folder: Path) -> None:
