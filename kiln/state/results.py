@@ -152,10 +152,19 @@ class TestReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a step: ``download``, ``solve``, ``install``, ``script``, ``pack`` or ``test``, and its seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it.
 
-    ``failed`` is False for all steps of runs that an older kiln recorded.
+    ``failed`` is False for all steps of runs that an older kiln recorded, and ``phases`` are empty: they are the parts
+    that the step's time was spent on, in their order, where they are known.
     """
 
     title: str
@@ -164,6 +173,7 @@ class StepReport:
     notes: tuple[str, ...] = ()
     compile: CompileReport | None = None
     failed: bool = False
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

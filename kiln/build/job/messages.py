@@ -18,7 +18,7 @@ from kiln.base.errors import AlreadyRunning, BudgetSpent, KilnError
 from kiln.base.masking import masked
 from kiln.base.serialization import to_json
 from kiln.base.text import duration, unindented_terminal_line
-from kiln.state.results import ConfigState, StepReport
+from kiln.state.results import ConfigState, Phase, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,6 +90,8 @@ class ReportedStep:
     """A running step; ``reused`` is set when an earlier run's result is used."""
 
     def __init__(self) -> None:
+        self._phases: dict[str, float] = {}
+        self._phase, self._entered = "", 0.0
         self.reused = False
         self.notes: list[str] = []
         self.compile: CompileReport | None = None
@@ -97,6 +99,18 @@ class ReportedStep:
     def add_note(self, text: str) -> None:
         """Add a note, which is shown below the step and in the report."""
         self.notes.append(text)
+
+    def enter_phase(self, name: str) -> None:
+        """Count the time from now on as that of a phase; one that was left before continues."""
+        now = time.monotonic()
+        if self._phase:
+            self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._entered
+        self._phase, self._entered = name, now
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases so far, and end the present one."""
+        self.enter_phase("")
+        return tuple(Phase(name=name, seconds=round(seconds, 3)) for name, seconds in self._phases.items())
 
     def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""
@@ -139,6 +153,7 @@ class StepReporter:
                 notes=tuple(step.notes),
                 compile=step.compile,
                 failed=self.failed == title,
+                phases=step.phases(),
             )
             self.steps.append(report)
             send_message("done", **to_json(report))

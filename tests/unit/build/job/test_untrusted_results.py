@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"], "compile": None, "failed": False}
+STEP = {
+    "title": "compile",
+    "seconds": 1.5,
+    "reused": False,
+    "notes": ["a note"],
+    "compile": None,
+    "failed": False,
+    "phases": [{"name": "script", "seconds": 1.0}],
+}
 
 
 RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "error": None}
