@@ -285,7 +285,7 @@ class ConfigRun:
     ``cuda12.9``, whose first build is ``cold``; ``worker`` is the worker of the fleet that builds it, if one does;
     ``reason`` says why it failed or was not built. ``earlier_seconds`` is the duration of the jobs that this one
     continues. ``is_built`` marks a config whose packages are complete in another state than those of `GOOD`: their
-    tests on a worker have not passed.
+    tests on a worker have not passed. ``expected_steps`` is the number that ``steps`` will have, 0 until it is known.
     """
 
     config: str
@@ -303,6 +303,7 @@ class ConfigRun:
     packages: tuple[PackageReport, ...] = ()
     earlier_seconds: float = 0.0
     is_built: bool = False
+    expected_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,6 +133,10 @@ class StepReporter:
         self.steps: list[StepReport] = []
         self.failed: str | None = None
 
+    def expect_steps(self, number: int) -> None:
+        """Report how many steps are still to come."""
+        send_message("expected", steps=number)
+
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[ReportedStep]:
         """Report a step's start and end, with its time."""
