@@ -24,6 +24,7 @@ _TIME = lazy_pattern(r"(\d+(?:\.\d+)?)\s*(h|min|m|s|)")
 _UNITS = {"": 3600.0, "h": 3600.0, "min": 60.0, "m": 60.0, "s": 1.0}
 _HANG = 2  # columns by which the further lines of a folded one are indented
 _NARROWEST = 10  # characters of a column whose texts are broken
+_NAMES = 6  # characters that a column of names has at least
 _SURROGATES = lazy_pattern(r"[\ud800-\udfff]")
 
 
@@ -75,6 +76,28 @@ def table(
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     if width is not None:
         widths = _fitted_widths(widths, [len(title) for title in header], width)
+    return _aligned_table(header, rows, widths, right)
+
+
+def table_with_whole_names(
+    header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None
+) -> str:
+    """Return what `table` does, with the first column's texts whole: one that does not fit has a line of its own."""
+    widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
+    if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
+        return _aligned_table(header, rows, widths, right)
+    others = _fitted_widths(widths[1:], [len(title) for title in header[1:]], width - 2 - max(_NAMES, len(header[0])))
+    first = max(_NAMES, width - sum(others) - 2 * len(others))
+    lines: list[Sequence[str]] = []
+    for row in rows:
+        is_long = len(row[0]) > first
+        lines += [(row[0], *[""] * len(others)), ("", *row[1:])] if is_long else [row]
+    return _aligned_table(header, lines, [first, *others], right)
+
+
+def _aligned_table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
+) -> str:
 
     def aligned_line(row: Sequence[str]) -> str:
         texts = (
@@ -85,7 +108,8 @@ def table(
 
     lines = [aligned_line(header), aligned_line(["-" * width for width in widths])]
     for row in rows:
-        parts = [wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
+        alone = bool(row[0]) and not any(row[1:])  # a name whose other texts follow
+        parts = [[text] if alone else wrapped_lines(text, width) for text, width in zip(row, widths, strict=True)]
         lines += [aligned_line(items) for items in zip_longest(*parts, fillvalue="")]
     return "\n".join(lines)
 

@@ -300,6 +300,7 @@ class ConfigBuilder:
 
     def run(self) -> dict[str, Any]:
         """Compile, make every package, then test every package; return the packages as JSON values."""
+        self.reporter.expect_steps(len(self.rendered.stagings) + 2 * len(self.rendered.outputs))
         compiled = self.run_compile_steps()
         return self.make_and_test_packages(self.plan_packages(compiled), compiled)
 
@@ -307,6 +308,7 @@ class ConfigBuilder:
         self, planned: Sequence[BuildStep], compiled: Mapping[str | None, StepResult]
     ) -> dict[str, Any]:
         """Make every planned package, then test every package; return the packages as JSON values."""
+        self.reporter.expect_steps(2 * len(planned))
         # Else an old package may be installed.
         self.channel.remove_other_packages(
             (*(self.dependencies or ()), *(step.output.package_file_name for step in planned))

@@ -14,7 +14,7 @@ from kiln.base import files
 from kiln.base.errors import BudgetSpent, BuildFailed, DownloadFailed, KilnError, SolveFailed, TestsFailed, UsageError
 from kiln.base.serialization import to_json
 from kiln.build.bazel import events
-from kiln.build.engine import failures
+from kiln.build.engine import failures, output_filter
 from kiln.build.engine.plan import test_only_files
 from kiln.build.engine.source_plan import SourceMirrors
 from kiln.build.executor import environment as executor_environment
@@ -205,6 +205,13 @@ class StepCache:
 Result = TypeVar("Result")
 
 EPOCH = "SOURCE_DATE_EPOCH"
+# Lines of rattler-build 0.6x and of the filter of a script's output, by what begins then.
+_PHASES = {
+    "  Platform: ": "solve",
+    "Finalized run dependencies": "install",
+    output_filter.BEGUN: "script",
+    output_filter.ENDED: "pack",
+}
 ATTEMPTS, PAUSE = 3, 2.0  # when a download fails; seconds, doubled each time
 
 
@@ -254,9 +261,18 @@ class EngineCalls:
         with self.scripts_without_network(title) as variables:
             environment = {**self._engine_environment(variables), **secrets}
 
+            def pass_on_line_and_enter_phase(line: str) -> None:
+                if phase := phase_that_line_begins(line):
+                    display.enter_phase(phase)
+                display.pass_on_line(line)
+
             def run_engine() -> Path:
+                display.enter_phase("download")
                 return build_package(
-                    step, environment=environment, on_line=display.pass_on_line, origins=self.source_archive_mirrors
+                    step,
+                    environment=environment,
+                    on_line=pass_on_line_and_enter_phase,
+                    origins=self.source_archive_mirrors,
                 )
 
             try:
@@ -332,6 +348,14 @@ class EngineCalls:
         """
         timestamp = self.environment.get(EPOCH) or str(int(time.time()))
         return {**variables, "RATTLER_CACHE_DIR": str(self.job.cache), EPOCH: timestamp}
+
+
+def phase_that_line_begins(line: str) -> str:
+    """Return the phase of a step that a line of the engine begins; empty for nearly all lines.
+
+    A script that prints such a line changes a figure of its own report.
+    """
+    return next((phase for begin, phase in _PHASES.items() if line.startswith(begin)), "")
 
 
 def _source_input_without_password(item: FetchedSource) -> dict[str, Any]:

@@ -334,9 +334,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rehearse",
         dest="rehearsal",
         action="store_true",
-        help="rehearse: build and test without a conda channel, from wheels of pip's index, and from the Python, the "
-        "compilers and the programs of this machine; for TensorFlow, use upstream's wheel instead of compiling. Runs "
-        "on this machine unless --container is set. Without CONFIG: the only one, or the running Python's CPU config",
+        help="build and test without a conda channel, from wheels and this machine's programs, for TensorFlow from "
+        "upstream's wheel; on this machine unless --container is set, and without CONFIG the only one, or the "
+        "running Python's CPU config",
     )
     parser.add_argument(
         "--python",

@@ -120,7 +120,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
-    from kiln.cli.main import failed_run_error
+    from kiln.cli.main import failed_run_error, make_pasteable
     from kiln.cli.options import run_options, selected_configs
     from kiln.run.plan import plan_as_text
 
@@ -151,7 +151,8 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         from kiln.cli.output import terminal_width
         from kiln.run.report.text import built_packages_text
 
-        print(built_packages_text(report, terminal_width(sys.stdout)), end="", flush=True)
+        text = built_packages_text(report, terminal_width(sys.stdout))
+        print(make_pasteable(text, feedstock.root), end="", flush=True)
     if chain is not None and (error := hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)
     code = print_advice_and_return_exit_code(report, errors)

@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 
 # Each command is a module of this package or a part of one, imported only when the command is used.
 COMMANDS = {
-    "init": "make a feedstock from nothing or from PyPI, or add what a checkout lacks",
+    "init": "make a feedstock from nothing or from PyPI, or complete a checkout",
     "matrix": "show the configs of the matrix and what varies between them",
-    "rerender": "write .ci_support and the CI workflow from the recipe and the variant files, or check them",
-    "lint": "check the recipe and conda-forge.yml against conda-smithy's rules, and correct them (--fix)",
-    "convert": "write recipe.yaml from meta.yaml, proving that both render to the same",
-    "render": "show each output of a config: version, build string, requirements, tests",
-    "bump": "write another version, with its sources' hashes, or build number into the recipe",
-    "build": "build configs, or rehearse them without a conda channel (--rehearse)",
+    "rerender": "write .ci_support and the CI's workflow, or check them",
+    "lint": "check the recipe by conda-smithy's rules, and correct it (--fix)",
+    "convert": "write recipe.yaml from meta.yaml, proven to render to the same",
+    "render": "show a config's outputs: version, build string, requirements",
+    "bump": "write another version with its hashes, or build number",
+    "build": "build configs, or rehearse them without a conda channel",
     "cache": "show the compile caches and their sizes, or remove them",
     "runs": "list the recorded runs: when, commit, verdict, duration",
     "log": "print the log of a config's last build, or of one run (--run)",
     "report": "write the report of a run as a web page or as JSON",
-    "collect": "take over the packages that the jobs of a CI have built, for one release",
-    "publish": "publish built packages to a channel, all or none, or withdraw a package",
+    "collect": "take over the packages that the jobs of a CI have built",
+    "publish": "publish packages to a channel, all or none, or withdraw one",
     "verify": "verify a package against its provenance",
-    "rebuild": "rebuild a published package from its provenance, and compare it byte for byte",
+    "rebuild": "rebuild a published package, and compare it byte for byte",
     "test": "install packages into clean prefixes and run their tests",
-    "install": "install packages into a prefix, choosing the builds that fit this machine",
-    "doctor": "check whether versions, a GPU and a machine work together, or explain an error",
-    "fleet": "build configs on many workers: plan, run, attach, logs, collect, test, status, down, sweep, prices",
-    "image": "make images: base images for builds, slim images of packages, images of fleet workers",
-    "completion": "print shell code that completes commands, options and configs in bash, zsh or fish",
+    "install": "install packages, choosing the builds that fit this machine",
+    "doctor": "check that versions and a machine fit, or explain an error",
+    "fleet": "build configs on many workers, provisioned for it or your own",
+    "image": "make images: for builds, of packages, of a fleet's workers",
+    "completion": "print code that completes commands and options in your shell",
 }
 
 # The modules of the commands that share one; their functions have the command's name.
@@ -109,11 +109,96 @@ def terminal_columns() -> int:
         return 80
 
 
+# The options of commands that have more than fit on a screen, in groups: first, without a title, what most need.
+_FLEET_GROUPS = {
+    "": "--provider --type --workers --all --filter --failed --spot --cost-limit --time-limit --gpu-tests",
+    "what is built": "--rebuild --container --image",
+    "machines": "--cache --zone --fallback --optimize --gpu-type --prices --offline --vars --additional",
+    "lost workers": "--attempts --replacements --capacity-timeout --lease --unreachable-timeout --poll --keep-going",
+    "remote execution": "--remote-executor --remote-credentials --remote-jobs --remote-fallback",
+    "jobs of Slurm": "--slurm-folder --slurm-cores --slurm-memory --slurm-time --slurm-partition --slurm-account "
+    "--slurm-qos --slurm-option",
+    "runs that outlive this computer": "--detach --controller --controller-type --keep",
+    "output": "--json",
+}
+OPTION_GROUPS = {
+    "build": {
+        "": "--all --filter --failed --jobs --rehearse --container --rebuild --dry-run",
+        "one step": "--from-step --debug --output-id --keep-failed",
+        "containers and limits": "--engine --network --memory --cores",
+        "compile caches": "--compile-cache --cache-size --remote-cache --stall",
+        "remote execution": "--remote-executor --remote-credentials --remote-jobs --remote-fallback",
+        "sources": "--distdir --mirror",
+        "rehearsals": "--python --python-channel",
+        "longer than a job": "--budget --handover --notice --handover-size",
+        "output": "--verbose --quiet --json --junit",
+    },
+    "publish": {
+        "": "--to --check --attest --bundle --abort",
+        "what a release may be": "--partial --allow-untested --allow-dirty",
+        "servers and signing": "--staging --url --sigstore-config",
+        "withdrawing, and the index": "--yank --delete --patch --reindex",
+        "output": "--json",
+    },
+    "fleet run": _FLEET_GROUPS,
+    "fleet plan": _FLEET_GROUPS,
+}
+
+
+class _CompleteHelp(argparse.Action):
+    """Prints the help with all options."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object, **__: object) -> NoReturn:
+        assert isinstance(parser, Parser), "it adds this action itself"
+        parser.is_help_complete = True
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
-    """An argument parser that raises UsageError."""
+    """An argument parser that raises UsageError, and whose help fits a screen."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **settings})
+        name = self.prog.partition(" ")[2] or "build"  # of an entry script, which builds
+        self._groups = {} if self.prog == "kiln" else OPTION_GROUPS.get(name, {})
+        self.is_help_complete = False
+        if self._groups and "--help-all" not in self._option_string_actions:  # a parent may have it
+            self.add_argument("--help-all", action=_CompleteHelp, nargs=0, help="show all options, and exit")
+
+    def format_help(self) -> str:
+        """Return the help: for many options that of the first group, and the names of the others."""
+        if not self._groups:
+            return super().format_help()
+        groups = {title: self._actions_named(names) for title, names in self._groups.items()}
+        grouped = [action for actions in groups.values() for action in actions]
+        options = [action for action in self._actions if action.option_strings and action.help != argparse.SUPPRESS]
+        rest = [action for action in options if action not in grouped]
+        places = [action for action in self._actions if not action.option_strings]
+        helps = [action for action in rest if action.dest.startswith("help")]
+        groups = {**groups, "": helps + groups[""], "others": [action for action in rest if action not in helps]}
+        formatter = self._get_formatter()
+        required = [action for action in self._actions if action.required and action.option_strings]
+        formatter.add_usage("%(prog)s [OPTION ...]" + _usage_words([*required, *places]), (), ())
+        formatter.add_text(self.description)
+        for title, actions in {"positional arguments": places, **groups}.items():
+            if self.is_help_complete or title in {"", "positional arguments"}:
+                formatter.start_section(title or "options")
+                formatter.add_arguments(actions)
+                formatter.end_section()
+        if self.is_help_complete:
+            return formatter.format_help()
+        more = (
+            f"{title}: {', '.join(action.option_strings[-1] for action in actions)}"
+            for title, actions in groups.items()
+            if title and actions
+        )
+        lines = (f"  {line}" for line in map(_folded_to_terminal, more))
+        return f"{formatter.format_help()}\nmore, by {self.prog} --help-all:\n" + "\n".join(lines) + "\n"
+
+    def _actions_named(self, names: str) -> list[argparse.Action]:
+        known = self._option_string_actions
+        return [known[name] for name in names.split() if name in known]
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that argparse would print.
@@ -125,6 +210,26 @@ class Parser(argparse.ArgumentParser):
         word = unknown.partition(" ")[0].partition("=")[0]
         similar = did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
         raise UsageError(message, hint=similar or f"{self.prog} --help")
+
+
+def _folded_to_terminal(text: str) -> str:
+    import textwrap
+
+    columns = max(_LEAST_COLUMNS, terminal_columns() - 4)
+    return textwrap.fill(text, columns, subsequent_indent="    ", break_on_hyphens=False)
+
+
+def _usage_words(actions: Sequence[argparse.Action]) -> str:
+    """Return the arguments that a usage names: options that are required, and arguments by their places."""
+    words = []
+    for action in actions:
+        name = str(action.metavar or action.dest)
+        if action.option_strings:
+            words.append(f" {action.option_strings[-1]} {name if action.choices is None else action.dest.upper()}")
+        else:
+            forms = {"*": f" [{name} ...]", "+": f" {name} [...]", "?": f" [{name}]"}
+            words.append(forms.get(str(action.nargs), f" {name}"))
+    return "".join(words)
 
 
 class TopParser(Parser):

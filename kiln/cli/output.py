@@ -131,8 +131,10 @@ def terminal_width(stream: IO[str]) -> int | None:
 
 
 def print_line(line: str) -> None:
-    """Print a line on standard error, before a run's view starts or next to a command's result."""
-    print(line, file=sys.stderr, flush=True)
+    """Print a line on standard error, before a run's view starts or next to a command's result; folded to its width."""
+    from kiln.base.text import hanging_indent_lines
+
+    print("\n".join(hanging_indent_lines(line, terminal_width(sys.stderr))), file=sys.stderr, flush=True)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -248,7 +249,7 @@ def run_report(options: argparse.Namespace, root: Path) -> int:
     from kiln.base import files
     from kiln.cli.output import terminal_width
     from kiln.recipe import feedstock as recipe_feedstock
-    from kiln.run.report.page import INDEX, page_name, report_as_json, run_index_html, run_page_html
+    from kiln.run.report.page import INDEX, page_name, report_as_json, run_index_html, write_run_pages
     from kiln.run.report.text import run_table_text
     from kiln.state.store.layout import ArtifactLayout
 
@@ -266,10 +267,11 @@ def run_report(options: argparse.Namespace, root: Path) -> int:
         path = (options.out or folder / page_name(matrix_report.run)).absolute()
         recorded, total = latest_runs_and_total(feedstock, INDEXED)
         has_index, name = path.parent == folder, feedstock.root.name
-        page = run_page_html(
-            matrix_report, variants, name=name, folder=path.parent, earlier=recorded, has_index=has_index
+        path = files.safe_path_inside(path, folder) if has_index else path
+        paste = partial(make_pasteable, root=root)
+        write_run_pages(
+            matrix_report, variants, name=name, path=path, earlier=recorded, has_index=has_index, paste=paste
         )
-        files.write_text(files.safe_path_inside(path, folder) if has_index else path, page)
         if has_index:
             index = run_index_html(recorded, name=name, folder=folder, omitted=total - len(recorded))
             files.write_text(files.safe_path_inside(folder / INDEX, folder), index)

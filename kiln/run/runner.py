@@ -236,6 +236,10 @@ class MatrixRun:
             case "step":
                 config_run.step = str(message["title"])
                 self.watcher.output_line_received(config, config_run.step, "")
+            case "expected":
+                config_now = self.configs[config]
+                expected = len(config_now.steps) + int(message["steps"])
+                self._record_config_state(dataclasses.replace(config_now, expected_steps=expected))
             case "progress":
                 self.watcher.compile_progress_changed(config, json_columns.progress_from_json(message))
             case "done":

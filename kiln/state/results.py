@@ -152,10 +152,19 @@ class TestReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """A part of a step: ``download``, ``solve``, ``install``, ``script``, ``pack`` or ``test``, and its seconds."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
     """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it.
 
-    ``failed`` is False for all steps of runs that an older kiln recorded.
+    ``failed`` is False for all steps of runs that an older kiln recorded, and ``phases`` are empty: they are the parts
+    that the step's time was spent on, in their order, where they are known.
     """
 
     title: str
@@ -164,6 +173,7 @@ class StepReport:
     notes: tuple[str, ...] = ()
     compile: CompileReport | None = None
     failed: bool = False
+    phases: tuple[Phase, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +285,7 @@ class ConfigRun:
     ``cuda12.9``, whose first build is ``cold``; ``worker`` is the worker of the fleet that builds it, if one does;
     ``reason`` says why it failed or was not built. ``earlier_seconds`` is the duration of the jobs that this one
     continues. ``is_built`` marks a config whose packages are complete in another state than those of `GOOD`: their
-    tests on a worker have not passed.
+    tests on a worker have not passed. ``expected_steps`` is the number that ``steps`` will have, 0 until it is known.
     """
 
     config: str
@@ -293,6 +303,7 @@ class ConfigRun:
     packages: tuple[PackageReport, ...] = ()
     earlier_seconds: float = 0.0
     is_built: bool = False
+    expected_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

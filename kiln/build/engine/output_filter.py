@@ -28,6 +28,8 @@ PART = 1 << 13  # characters of a line that the engine gets at once
 # since the engine takes off the quotes around a line, and ends with a panic at one that is a single quote.
 CONTINUED, QUOTED = "\u2060\u2063\u2060", "\u2060\u2064\u2060"
 _CHUNK = 1 << 20  # bytes: the largest pipe of an ordinary user
+# The lines around a script's output, which say when its time begins and ends.
+BEGUN, ENDED = "the script begins", "the script ended after"
 _AFTER_END = 1.0  # seconds in which the output of processes that a script leaves behind is still read
 
 
@@ -63,6 +65,8 @@ def joined_parts(text: str) -> str:
 
 def main(words: list[str]) -> int:
     """Run the shell to its end, and return its exit code; one that a signal ended has the code that shells give it."""
+    start = time.monotonic()
+    _write(f"{BEGUN}\n")
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None, "a pipe was requested"
     parts = LineParts()
@@ -70,6 +74,8 @@ def main(words: list[str]) -> int:
         _write(parts.feed(chunk))
     _write(parts.feed(b"", final=True))
     code = process.wait()
+    if code == 0:  # the last words of a script that fails are its own
+        _write(f"{ENDED} {time.monotonic() - start:.1f} s\n")
     return code if code >= 0 else 128 - code
 
 

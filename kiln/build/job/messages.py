@@ -18,7 +18,7 @@ from kiln.base.errors import AlreadyRunning, BudgetSpent, KilnError
 from kiln.base.masking import masked
 from kiln.base.serialization import to_json
 from kiln.base.text import duration, unindented_terminal_line
-from kiln.state.results import ConfigState, StepReport
+from kiln.state.results import ConfigState, Phase, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -96,6 +96,8 @@ class ReportedStep:
 
     def __init__(self, send: Callable[[str], None]) -> None:
         self._send = send
+        self._phases: dict[str, float] = {}
+        self._phase, self._entered = "", 0.0
         self.reused = False
         self.notes: list[str] = []
         self.compile: CompileReport | None = None
@@ -103,6 +105,18 @@ class ReportedStep:
     def add_note(self, text: str) -> None:
         """Add a note, which is shown below the step and in the report."""
         self.notes.append(text)
+
+    def enter_phase(self, name: str) -> None:
+        """Count the time from now on as that of a phase; one that was left before continues."""
+        now = time.monotonic()
+        if self._phase:
+            self._phases[self._phase] = self._phases.get(self._phase, 0.0) + now - self._entered
+        self._phase, self._entered = name, now
+
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the phases so far, and end the present one."""
+        self.enter_phase("")
+        return tuple(Phase(name=name, seconds=round(seconds, 3)) for name, seconds in self._phases.items())
 
     def pass_on_line(self, text: str) -> None:
         """Pass on a line of the step's output."""
@@ -130,6 +144,10 @@ class StepReporter:
         self.failed: str | None = None
         self._lock = threading.Lock()
         self._running: list[_Turn] = []
+
+    def expect_steps(self, number: int) -> None:
+        """Report how many steps are still to come."""
+        send_message("expected", steps=number)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[ReportedStep]:
@@ -162,6 +180,7 @@ class StepReporter:
                 notes=tuple(step.notes),
                 compile=step.compile,
                 failed=failed,
+                phases=step.phases(),
             )
             send(message_line("done", **to_json(report)))
             with self._lock:

@@ -103,6 +103,7 @@ PACKAGE = {**json_shape_of_type(PackageReport), "tests": TESTS}
 ERROR = {"type": is_error_name, "what": str, "why": str, "hint": str}
 MESSAGES = {
     "step": {"kind": str, "title": str},
+    "expected": {"kind": str, "steps": is_printable_number},
     "done": {"kind": str, **STEP},
     "progress": {"kind": str, **json_shape_of_type(Progress)},
 }

@@ -113,6 +113,7 @@ class Rehearsal:
     def run(self) -> dict[str, Any]:
         """Convert, build and test; return the packages as JSON values."""
         self.require_upstream_version_match()
+        self.reporter.expect_steps(2 + 2 * len(self.rendered.outputs))
         dependencies = self.make_dependency_packages(
             find_rehearsal_python(self.wheels.python, self.job, self.environment) if self.wheels.python else None
         )

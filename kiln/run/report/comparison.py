@@ -19,13 +19,16 @@ TEST_STEP = "test "  # the title of a test's step begins with it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestTotals:
-    """The number of packages whose tests ran and passed."""
+    """The number of packages whose tests ran and passed; ``tests`` are single tests, 0 where no number is known."""
 
     passed: int
     run: int
+    tests: int = 0
 
     def __str__(self) -> str:
-        return f"{self.passed} of {self.run} pass" if self.run else ""
+        if self.passed < self.run or not self.tests:
+            return f"{self.passed} of {self.run} pass" if self.run else ""
+        return f"{self.tests} pass"
 
 
 def is_running(report: MatrixReport) -> bool:
@@ -102,13 +105,44 @@ def config_test_totals(config: ConfigRun) -> TestTotals:
     if config.packages:
         verdicts = [package.tests.verdict for package in config.packages]
         results = [verdict for verdict in verdicts if verdict not in {TestVerdict.NONE, TestVerdict.SKIPPED}]
-        return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results))
+        tests = sum(package.tests.commands for package in config.packages)
+        return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results), tests=tests)
     steps = [step for step in config.steps if step.title.startswith(TEST_STEP)] if config.state in BAD else []
     if not any(step.failed for step in steps):
         return TestTotals(passed=0, run=0)  # it failed before its tests were over: none of them has a result
     return TestTotals(passed=sum(not step.failed for step in steps), run=len(steps))
 
 
+_KINDS = (
+    *(("fetch", "download"), ("verify", "download"), ("take", "download"), ("build ", "script")),
+    *(("compile", "script"), ("package", "pack"), ("index", "pack"), ("wheel", "pack"), (TEST_STEP, "test")),
+)  # of steps without recorded phases, by the begin of their titles
+PHASES = ("wait", "download", "solve", "install", "script", "pack", "test", "other")
+
+
+def time_by_phase(configs: Iterable[ConfigRun], end: float) -> dict[str, float]:
+    """Return the seconds that configs spent on each of ``PHASES``, those with any; ``wait`` is outside of all steps."""
+    seconds = dict.fromkeys(PHASES, 0.0)
+    for config in configs:
+        installs = {package.tests.package: package.tests.install_seconds for package in config.packages}
+        steps = [step for step in config.steps if not step.reused]
+        for step in steps:
+            rest = step.seconds
+            for phase in step.phases:
+                seconds[phase.name if phase.name in seconds else "other"] += phase.seconds
+                rest -= phase.seconds
+            kind = next((kind for begin, kind in _KINDS if step.title.startswith(begin)), "other")
+            if kind == "test":
+                install = min(rest, installs.get(step.title.removeprefix(TEST_STEP), 0.0))
+                seconds["install"] += install
+                rest -= install
+            seconds["pack" if step.phases else kind] += max(0.0, rest)
+        whole = elapsed_seconds(config, end) or 0.0
+        seconds["wait"] += max(0.0, whole - sum(step.seconds for step in steps))
+    return {name: value for name, value in seconds.items() if value >= _LEAST}
+
+
+_LEAST = 0.05  # seconds that are shown
 _STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 _TICKS = 10  # approximate maximum
 

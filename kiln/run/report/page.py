@@ -1,4 +1,4 @@
-"""Runs as JSON, and as self-contained web pages without scripts."""
+"""Runs as JSON, and as web pages that need no network: one of the run, and one of each config with its log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import hashlib
 import os
 import re
 import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
@@ -19,16 +22,26 @@ from kiln.base.text import duration, elapsed_text, unindented_terminal_line
 from kiln.recipe.variants.space import config_labels
 from kiln.run.report import comparison
 from kiln.run.report.comparison import compare_with_earlier_runs, lay_out_timeline, step_bars
+from kiln.run.report.contents import (
+    environment_changes,
+    environment_entries,
+    package_histories,
+    removed_from_environment,
+    variant_texts,
+)
+from kiln.run.report.log import LogOutline, read_log
 from kiln.run.report.text import SPEC, cut_to_width, end_of_log, lay_out_grid
 from kiln.run.view.state import SIGNS, expected_config_period_text, state_count_text, time_of_day_text
 from kiln.state.results import BAD, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from jinja2 import Environment
 
     from kiln.recipe.variants.space import Variants
+    from kiln.run.report.contents import EnvironmentEntry, PackageHistory
+    from kiln.state.results import ConfigRun
 
 
 def report_as_json(report: MatrixReport) -> dict[str, Any]:
@@ -64,8 +77,8 @@ HERE = Path(__file__).parent
 LONGEST = 4000  # characters of a reason
 
 
-def render_page(template: str, folder: Path, **values: Any) -> str:
-    """Return a page that is written into a folder, with the style sheet and its hash for the page's policy."""
+def render_page(template: str, folder: Path, *, script: str = "", **values: Any) -> str:
+    """Return a page that is written into a folder, with its style sheet, its script and their hashes for its policy."""
     from markupsafe import Markup
 
     style = (HERE / "page.css").read_text(encoding="utf-8")
@@ -74,8 +87,15 @@ def render_page(template: str, folder: Path, **values: Any) -> str:
         **values,
         folder=folder,
         style=Markup(style),  # noqa: S704 - a trusted file of this package
-        style_hash=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
+        style_hash=_policy_hash(style),
+        script=Markup(script),  # noqa: S704 - another one
+        script_hash=_policy_hash(script) if script else "",
+        writer=__version__,
     )
+
+
+def _policy_hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @functools.cache
@@ -90,7 +110,7 @@ def _jinja_environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"SIGNS": SIGNS, "totals": comparison}
-    environment.globals |= {"commit_url": commit_url, "short_commit": git.short_commit}
+    environment.globals |= {"commit_url": commit_url, "base_commit": git.base_commit, "is_dirty": git.is_dirty}
     environment.filters |= {
         "clean": lambda text: cut_to_width(unindented_terminal_line(str(text))),
         "reason": _reason_text,
@@ -102,13 +122,32 @@ def _jinja_environment() -> Environment:
         "kind": lambda state: state.name.lower().replace("_", "-"),
         "tail": end_of_log,
         # relative to the page; a name cannot be mistaken for a scheme or a host
-        "href": jinja2.pass_context(
-            lambda page, path: re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, page["folder"])))
+        "href": jinja2.pass_context(lambda page, path: relative_link(path, page["folder"])),
+        # a line of a config's log: on its own page, or from that of the run
+        "log_place": jinja2.pass_context(
+            lambda page, view, line: (
+                f"#L{line}"
+                if page.get("view") is view
+                else f"{relative_link(view.page, page['folder'])}#{f'L{line}' if line else 'the-log'}"
+            )
         ),
+        "polyline": polyline_points,
         "there": lambda path: path is not None and path.is_file(),
         "is_web": is_web_url,
     }
     return environment
+
+
+def relative_link(path: Path, folder: Path) -> str:
+    """Return a path as a link from a page in a folder; a name cannot be mistaken for a scheme or a host."""
+    return re.sub(r"^(?!\.)", "./", quote(os.path.relpath(path, folder)))
+
+
+def polyline_points(values: Sequence[float]) -> str:
+    """Return values as the points of a line in a box of 100 x 24, from 0 at its bottom to the largest below its top."""
+    top = max(values) or 1.0
+    step = 96 / max(1, len(values) - 1)
+    return " ".join(f"{2 + index * step:.1f},{22 - 20 * value / top:.1f}" for index, value in enumerate(values))
 
 
 def is_web_url(url: str) -> bool:
@@ -146,14 +185,169 @@ def _reason_text(text: str) -> str:
     return cut_to_width("\n".join(lines), LONGEST)
 
 
-TAILS = 24  # number of failed configs with the end of their log; the others have a link
+FAILURES, CAUSES = 12, 24  # failed configs that are shown, and those whose logs are read for the page of a run
 CHANGES = 60  # number of changes that are shown
 INDEX = "index.html"
+_STAMP = re.compile(r'<meta name="kiln-inputs" content="([0-9a-f]{64})">')
+_HEAD = 1 << 16  # bytes of a page that has its stamp: the style sheet stands before it
 
 
 def page_name(run: int) -> str:
     """Return the name of a run's page."""
     return f"{run:04d}.html"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigView:
+    """A config as it is shown: ``page`` is its own page, None without one; ``repeat`` the command that builds it again.
+
+    What is read from logs and packages is empty where the page of a run does not show it.
+    """
+
+    config: ConfigRun
+    number: int
+    label: str
+    repeat: str
+    page: Path | None = None
+    outline: LogOutline = field(default_factory=LogOutline)
+    histories: tuple[PackageHistory, ...] = ()
+    environment: tuple[EnvironmentEntry, ...] = ()
+    gone: tuple[str, ...] = ()
+    variant: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def start(self) -> str:
+        """The time of the first line of the log that has one; times of lines are relative to it."""
+        return self.outline.start
+
+    @property
+    def parts(self) -> Iterator[tuple[int, int, str]]:
+        """The parts of the log: the first line, the number of lines, and the text in base64."""
+        ends = [*(line for line, _ in self.outline.parts[1:]), self.outline.lines + 1]
+        for (line, text), end in zip(self.outline.parts, ends, strict=True):
+            yield line, end - line, text
+
+    def line_of_step(self, title: str) -> int:
+        """Return the first line of a step in the log; 0 where the log has none of it."""
+        return next((step.line for step in self.outline.steps if step.title == title), 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageRow:
+    """The packages of one name in a run: their number, their size in bytes, and the growth since earlier runs.
+
+    ``largest`` is the size of the largest, ``largest_in`` the number of its config.
+    """
+
+    name: str
+    builds: int
+    size: int
+    largest: int
+    largest_in: int
+    growth: int
+    compared: bool
+
+
+def write_run_pages(
+    report: MatrixReport,
+    variants: Variants,
+    *,
+    name: str,
+    path: Path,
+    earlier: Sequence[MatrixReport] = (),
+    has_index: bool = False,
+    paste: Callable[[str], str] = str,
+) -> None:
+    """Write the page of a run to ``path``, and beside it a page for each config that has a log.
+
+    A config's page is written again only when its log or what it shows has changed. ``paste`` makes a command of kiln
+    one that can be pasted; for the other arguments see `run_page_html`.
+    """
+    labels = config_labels([config.config for config in report.configs], variants)
+    end = comparison.end_or_last_recorded_time(report, time.time())
+    pages = {}
+    for number, config in enumerate(report.configs, 1):
+        if config.log is None or not config.log.is_file():
+            continue
+        page = pages[config.config] = path.with_name(f"{path.stem}-{number}.html")
+        is_whole = len(report.configs) > 1
+        about = (report, variants.get(config.config), [past.run for past in earlier], config.log.stat().st_mtime_ns)
+        sources = [file.read_bytes() for file in sorted(HERE.iterdir()) if file.suffix in {".j2", ".css", ".js"}]
+        stamp = hashlib.sha256(repr((about, sources, name, str(path))).encode()).hexdigest()
+        if _stamp_of_page(page) == stamp:
+            continue
+        past = earlier if is_whole else ()
+        view = _config_view(report, config, number, labels[config.config], variants, past, page, paste, with_log=True)
+        seconds = comparison.elapsed_seconds(config, end)
+        text = render_page(
+            "config.html.j2",
+            page.parent,
+            script=(HERE / "log.js").read_text(encoding="utf-8"),
+            name=name,
+            report=report,
+            view=view,
+            is_whole=is_whole,
+            failed=config.state in BAD,
+            phases=comparison.time_by_phase([config], end),
+            bars=step_bars(config, seconds),
+            seconds=seconds,
+            run_page=path,
+            stamp=stamp,
+            written=time.time(),
+        )
+        files.write_text(page, text)
+    page_text = run_page_html(
+        report,
+        variants,
+        name=name,
+        folder=path.parent,
+        earlier=earlier,
+        has_index=has_index,
+        pages=pages,
+        paste=paste,
+    )
+    files.write_text(path, page_text)
+
+
+def _stamp_of_page(page: Path) -> str:
+    try:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            match = _STAMP.search(file.read(_HEAD))
+    except OSError:
+        return ""
+    return match[1] if match else ""
+
+
+def _config_view(
+    report: MatrixReport,
+    config: ConfigRun,
+    number: int,
+    label: str,
+    variants: Variants,
+    earlier: Sequence[MatrixReport],
+    page: Path | None,
+    paste: Callable[[str], str],
+    *,
+    with_log: bool = False,
+) -> ConfigView:
+    """Return all that is known of a config, with what its log and its packages have."""
+    return ConfigView(
+        config=config,
+        number=number,
+        label=label,
+        repeat=paste(repeat_command(report, config)),
+        page=page,
+        outline=read_log(config, with_parts=with_log),
+        histories=tuple(package_histories(report, config, earlier)),
+        environment=tuple(environment_entries(report, config, earlier)),
+        gone=tuple(removed_from_environment(report, config, earlier)),
+        variant=tuple(variant_texts(config, variants)),
+    )
+
+
+def repeat_command(report: MatrixReport, config: ConfigRun) -> str:
+    """Return the command that builds a config of a run again."""
+    return f"kiln build {'--rehearse ' if report.rehearsal else ''}{config.config}"
 
 
 def run_page_html(
@@ -165,12 +359,14 @@ def run_page_html(
     now: float | None = None,
     earlier: Iterable[MatrixReport] = (),
     has_index: bool = False,
+    pages: Mapping[str, Path] = MappingProxyType({}),
+    paste: Callable[[str], str] = str,
 ) -> str:
     """Return a run as a page.
 
     ``name`` is the feedstock's, ``folder`` the page's folder, which links to logs are relative to; ``now`` is the time
     of writing in seconds since the epoch. ``earlier`` are runs to compare with, the latest first; ``has_index`` is True
-    for a page in the same folder as an index of runs.
+    for a page in the same folder as an index of runs. ``pages`` are the configs' own pages.
     """
     moment = time.time() if now is None else now
     rehearsal = ""
@@ -180,32 +376,90 @@ def run_page_html(
             "have upstream's compiled parts" if SPEC in packages else "are made on this machine's programs and wheels"
         )
         rehearsal = f"A rehearsal: its packages {parts}. They cannot be published."
+    past = sorted(earlier, key=lambda run: -run.run)
+    labels = config_labels([config.config for config in report.configs], variants)
+    views, read = [], 0
+    for number, config in enumerate(report.configs, 1):
+        label, page = labels[config.config], pages.get(config.config)
+        if len(report.configs) == 1:
+            views.append(_config_view(report, config, number, label, variants, past, page, paste))
+            continue
+        read += config.state in BAD
+        is_read = config.state in BAD and read <= CAUSES
+        outline = read_log(config) if is_read else LogOutline()
+        repeat = paste(repeat_command(report, config))
+        views.append(ConfigView(config=config, number=number, label=label, repeat=repeat, page=page, outline=outline))
+    failures = [view for view in views if view.config.state in BAD]
+    end = comparison.end_or_last_recorded_time(report, moment)
+    history = compare_with_earlier_runs(report, past)
+    phases = comparison.time_by_phase(report.configs, end)
+    rows = _package_rows(report, past)
+    is_alone = len(views) == 1
+    sections = (
+        ("matrix", "Matrix", not is_alone and views),
+        ("failures", "Failures", failures),
+        ("changes", "Changes", history.runs),
+        ("time", "Time", phases),
+        ("packages", "Packages", rows),
+        ("tests", "Tests", is_alone and views[0].outline.tests),
+        ("inputs", "Built from", True),
+        ("configs", "Configs", not is_alone and views),
+        ("log", "Log", is_alone),
+    )
+    kinds = Counter((config.state.name.lower().replace("_", "-"), config.state.value) for config in report.configs)
     return render_page(
         "page.html.j2",
         folder,
         name=name,
         report=report,
-        configs=report.configs,
-        labels=config_labels([config.config for config in report.configs], variants),
-        numbers={config.config: number for number, config in enumerate(report.configs, 1)},
-        of={config.config: config for config in report.configs},
+        views=views,
+        of={view.config.config: view for view in views},
         grid=lay_out_grid([config.config for config in report.configs], variants),
+        filters=[(kind, word, number) for (kind, word), number in kinds.items()],
         chart=lay_out_timeline(report, moment),
         step_bars=step_bars,
-        failures=[config for config in report.configs if config.state in BAD],
-        tails_shown=TAILS,
+        failures=failures,
+        tails_shown=FAILURES,
         figures=_headline_figures(report, moment),
-        history=compare_with_earlier_runs(report, earlier),
+        history=history,
+        last=next((run for run in past if run.run in history.runs), report),
+        grown=[(row.name, row.growth, row.builds) for row in rows if row.growth],
+        input_changes=environment_changes(report, past),
+        package_rows=rows,
+        phases=phases,
+        sections=[(anchor, title) for anchor, title, is_there in sections if is_there],
         page_of=lambda run: folder / page_name(run),
         changes_shown=CHANGES,
-        writer=__version__,
         index=INDEX if has_index else "",
         is_running=comparison.is_running(report),
         expected=_expected_config_periods(report, moment),
         rehearsal=rehearsal,
-        end=comparison.end_or_last_recorded_time(report, moment),
+        end=end,
         written=moment,
     )
+
+
+def _package_rows(report: MatrixReport, earlier: Sequence[MatrixReport]) -> list[PackageRow]:
+    """Return a row for each name of a run's packages; what grew most comes first."""
+    by_name: dict[str, list[tuple[int, int, int | None]]] = {}
+    for number, config in enumerate(report.configs, 1):
+        for history in package_histories(report, config, earlier, read_files=False):
+            artifact = history.package.artifact
+            before = artifact.size - history.growth if len(history.runs) > 1 else None
+            by_name.setdefault(artifact.name, []).append((artifact.size, number, before))
+    rows = [
+        PackageRow(
+            name=name,
+            builds=len(found),
+            size=sum(size for size, _, _ in found),
+            largest=max(found, key=lambda item: item[0])[0],
+            largest_in=max(found, key=lambda item: item[0])[1],
+            growth=sum(size - before for size, _, before in found if before is not None),
+            compared=any(before is not None for _, _, before in found),
+        )
+        for name, found in by_name.items()
+    ]
+    return sorted(rows, key=lambda row: -abs(row.growth))
 
 
 def run_index_html(
@@ -233,7 +487,6 @@ def run_index_html(
         page_of=lambda run: folder / page_name(run),
         omitted=omitted,
         written=moment,
-        writer=__version__,
     )
 
 
@@ -245,16 +498,23 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
     packages = [package for config in report.configs for package in config.packages]
     peak = max((config.peak_memory or 0 for config in report.configs), default=0)
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
+    is_alone = len(report.configs) == 1
     counts = state_count_text(report.configs).split(", ")
     figures = [
         # wrapped only after a comma
-        ("configs", str(len(report.configs)), ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts)),
+        (
+            "configs",
+            str(len(report.configs)),
+            ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts),
+        ),
         ("so far" if comparison.is_running(report) else "took", short_duration(elapsed), slots),
         ("work", short_duration(work), f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else ""),
         ("peak memory", files.human_readable_size(peak) if peak else "?", "of one config" if peak else "not measured"),
         ("packages", str(len(packages)), files.human_readable_size(comparison.total_package_size(packages))),
         ("tests", *_passed_tests_figure(report)),
     ]
+    if is_alone:  # of one config both say what others say
+        figures = [(title, value, remark) for title, value, remark in figures if title not in {"configs", "work"}]
     cost = report.cost
     if cost is not None and _expected_config_periods(report, now):
         left = short_duration(max(60.0, cost.end - now))
@@ -286,4 +546,6 @@ def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     tested = sum(tests.run > 0 for _, tests in results)
     untested = any(config.state in BAD and not tests.run for config, tests in results)
     note = f"; {tested} of {len(results)} configs have results" if untested else ""
+    if run == passed and (number := sum(tests.tests for _, tests in results)):
+        return f"{number:,}", f"pass, of {run:,} packages{note}"
     return str(passed), f"of {run} tested packages pass{note}"

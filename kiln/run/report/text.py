@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -18,7 +19,7 @@ from kiln.base.text import (
     duration,
     line_as_terminal_shows,
     sanitized_line,
-    table,
+    table_with_whole_names,
     unindented_terminal_line,
     wrapped_lines,
 )
@@ -28,7 +29,7 @@ from kiln.run.view.state import SIGNS, TRACED_VARIABLE, expected_config_period_t
 from kiln.state.results import BAD, GOOD, ConfigRun, ConfigState, MatrixReport, PackageReport, TestVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.recipe.variants.space import Variants
@@ -159,7 +160,8 @@ _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total."""
     titles, *rows = _titles_and_config_rows(report, variants)
-    return "\n".join([table(titles, rows, right=_RIGHT, width=width), "", _total_line(report)])
+    shown = table_with_whole_names(titles, rows, right=_RIGHT, width=width)
+    return "\n".join([shown, "", _total_line(report)])
 
 
 def run_table_markdown(report: MatrixReport, variants: Variants) -> str:
@@ -286,55 +288,75 @@ SPEC = "tensorflow"  # the package of its rehearsal's install command; of others
 _HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
-def built_packages_text(report: MatrixReport, width: int | None = None) -> str:
+def built_packages_text(report: MatrixReport, width: int | None = None, env: Mapping[str, str] = os.environ) -> str:
     """Return the built packages as text, with the channel, and the command that installs from it.
 
-    ``width`` is that of the terminal, which tables and notes keep to; commands stay on one line, to be copied.
+    ``width`` is that of the terminal, which tables and notes keep to; commands stay on one line, to be copied. ``env``
+    has the PATH, on which the installer is found.
     """
-    configs = [config for config in report.configs if config.packages]
+    states = set(ConfigState) if report.rehearsal else GOOD
+    configs = [config for config in report.configs if config.packages and config.state in states]
+    if not configs:
+        return ""
+    lines = [
+        *_package_table_lines(configs, width),
+        _total_line(report),
+        *_install_lines(configs, rehearsal=report.rehearsal, env=env),
+    ]
     if report.rehearsal:
-        return "".join("\n" + "\n".join(_rehearsal_result_lines(config, width)) + "\n" for config in configs)
-    configs = [config for config in configs if config.state in GOOD]
-    return "\n" + "\n".join(_build_result_lines(configs, width)) + "\n" if configs else ""
+        names = {package.artifact.name for config in configs for package in config.packages}
+        parts = "their compiled parts are upstream's" if SPEC in names else "made on this machine's programs and wheels"
+        said = f"These packages are a rehearsal{':' if SPEC in names else ','} {parts}. They cannot be published."
+        lines += [said] if width is None else wrapped_lines(said, width)
+    return "\n" + "\n".join(lines) + "\n"
 
 
-def _rehearsal_result_lines(config: ConfigRun, width: int | None) -> Iterator[str]:
-    yield table(_HEADER, [_package_row(package) for package in config.packages], right=(3,), width=width)
-    yield ""
-    yield from _package_note_lines(config, width)
-    seconds = config.finished - config.started if config.started and config.finished else None
-    yield f"The rehearsal of {config.config} " + ("is cached." if seconds is None else f"took {duration(seconds)}.")
-    channel = config.packages[0].artifact.path.parents[1]
-    names = list(dict.fromkeys(package.artifact.name for package in config.packages))
-    spec = SPEC if SPEC in names else names[-1]
-    yield from _install_command_lines(channel, f"-n {spec} --override-channels", [spec])
-    yield (
-        "These packages are a rehearsal: their compiled parts are upstream's. They cannot be published."
-        if SPEC in names
-        else "These packages are a rehearsal, made on this machine's programs and wheels. They cannot be published."
-    )
-
-
-def _build_result_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
+def _package_table_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
     packages = [package for config in configs for package in config.packages]
     distinct = list({(package.artifact.subdir, package.artifact.path.name): package for package in packages}.values())
     header, rows = _HEADER, [_package_row(package) for package in distinct]
     if len({package.artifact.subdir for package in distinct if not package.artifact.is_wheel} - {"noarch"}) > 1:
         header = (*header, "subdir")  # packages of two platforms may have equal names
         rows = [(*row, package.artifact.subdir) for row, package in zip(rows, distinct, strict=True)]
-    yield table(header, rows, right=(3,), width=width)
+    yield table_with_whole_names(header, rows, right=(3,), width=width)
     yield ""
+    yield from dict.fromkeys(line for config in configs for line in _package_note_lines(config, width))
+
+
+def _install_lines(configs: Sequence[ConfigRun], *, rehearsal: bool, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the channels, of which each rehearsed config has its own, and the command that installs from the last."""
+    channels: dict[Path, list[str]] = {}
     for config in configs:
-        yield from _package_note_lines(config, width)
-    artifacts = [package.artifact for package in configs[-1].packages if not package.artifact.is_wheel]
-    yield from _install_command_lines(
-        artifacts[0].path.parents[1], "-n NAME", dict.fromkeys(artifact.name for artifact in artifacts)
-    )
+        artifacts = [package.artifact for package in config.packages if not package.artifact.is_wheel]
+        if artifacts:
+            channels[artifacts[0].path.parents[1]] = list(dict.fromkeys(artifact.name for artifact in artifacts))
+    for channel in channels:
+        yield f"channel  {channel}"
+    if channels:
+        channel, names = list(channels.items())[-1]
+        specs = [SPEC if SPEC in names else names[-1]] if rehearsal else names
+        yield f"install  {install_command(channel, specs, env, only=rehearsal)}"
 
 
-def _install_command_lines(channel: Path, options: str, specs: Iterable[str]) -> Iterator[str]:
-    yield f"channel  {channel}"
-    yield f"install  conda create {options} -c {channel.absolute().as_uri()} {' '.join(specs)}"
+def install_command(channel: Path, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
+    """Return the command that installs packages from a channel, with the installer that the machine has.
+
+    ``only`` is True for a channel that has all dependencies, and excludes others.
+    """
+    installer = next((name for name in ("mamba", "conda", "micromamba", "pixi") if _is_on_path(name, env)), "kiln")
+    name, url = specs[0] if only else "NAME", channel.absolute().as_uri()
+    words = " ".join(specs)
+    if installer == "pixi":
+        more = "" if only else " --channel conda-forge"
+        return f"pixi global install --environment {name} --channel {url}{more} {words}"
+    if installer == "kiln":
+        more = "" if only else " -c conda-forge"
+        return f"kiln install -p ./{name} -c {url}{more} {words}"
+    return f"{installer} create -n {name}{' --override-channels' if only else ''} -c {url} {words}"
+
+
+def _is_on_path(program: str, env: Mapping[str, str]) -> bool:
+    return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
 
 
 def _package_row(package: PackageReport) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import IO, TYPE_CHECKING
 
 from kiln.base.text import duration, sanitized_line, unindented_terminal_line
+from kiln.run.report.log import read_log
 from kiln.run.report.text import cost_text
 from kiln.run.view.state import (
     SIGNS,
@@ -81,7 +82,7 @@ class PlainView(AbstractContextManager["PlainView"]):
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
         if step and (output is None or output.step != step):
-            self._print_progress(config, unindented_terminal_line(step))
+            self._print_progress(config, self._state.latest_step(config))
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
@@ -113,8 +114,8 @@ class PlainView(AbstractContextManager["PlainView"]):
     def run_ended(self, report: MatrixReport) -> None:
         """Print the reasons of failures, and the total."""
         self._state.set_report(report)
-        for config in self._state.failed_configs():
-            print("", *failure_lines(self._state, config), "", sep="\n", file=self._stream)
+        if blocks := list(failure_blocks(self._state)):
+            print(*(line for lines in blocks for line in lines), "", sep="\n", file=self._stream)
         cost = f"; {cost_text(report.cost)}" if report.cost and report.cost.is_charged else ""
         self._print_with_time(f"run {report.run} ended: {state_count_text(report.configs)}{cost}")
 
@@ -149,12 +150,32 @@ def compile_summary(previous: ConfigRun, config: ConfigRun) -> str:
     return "; ".join(f"compiled {step.compile}" for step in steps if step.compile)
 
 
+_WHOLE = 3  # failures that are told with the end of their output; of the others one line each
+
+
+def failure_blocks(run: RunState) -> Iterator[list[str]]:
+    """Yield the lines of each failure: the first few whole, each of the others as one line with its cause."""
+    for number, config in enumerate(run.failed_configs()):
+        if number < _WHOLE:
+            yield ["", *failure_lines(run, config)]
+        else:
+            causes = read_log(config).causes
+            reason = causes[-1].text if causes else unindented_terminal_line(config.reason.partition("\n")[0])
+            title = f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
+            yield ["", title + (f", {reason}" if reason else "")][number > _WHOLE :]
+
+
 def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
-    """Yield a failure's reason, the last lines of the step unless the reason has them, and the log's path."""
+    """Yield a failure's reason, the line of its cause, the last lines of the step, and the log's path.
+
+    The last lines are left out if the reason has them, or the cause is one that kiln knows.
+    """
     yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
     reason = [unindented_terminal_line(line) for line in config.reason.splitlines()]
     yield from (f"  {line}" for line in reason if line)
-    tail = run.last_output_lines(config.config)
+    causes = read_log(config).causes
+    yield from (f"  log, line {cause.line}: {cause.text}" for cause in causes)
+    tail = [] if any(cause.cause for cause in causes) else run.last_output_lines(config.config)
     if tail and tail[-1].strip() not in config.reason:
         yield from (f"    | {line}" for line in tail)
     if config.log is not None:

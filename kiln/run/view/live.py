@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
 from kiln.base.text import duration, elapsed_text, fit_name_to_width, fit_to_width
 from kiln.run.report.text import cost_text
-from kiln.run.view.lines import failure_lines
+from kiln.run.view.lines import failure_blocks
 from kiln.run.view.state import ORDER, SIGNS, RunState, expected_config_period_text, state_count_text, time_of_day_text
 from kiln.state.results import BAD, GOOD, ConfigRun, ConfigState
 
@@ -37,7 +37,8 @@ STYLES = {
     ConfigState.INTERRUPTED: "33",
     ConfigState.LOCKED: "35",
 }
-_TIME, _STEP, _LINE = 17, 34, 12  # columns: minimum for the times; maximum for a step; minimum for output
+_TIME, _STEP, _LINE = 17, 44, 12  # columns: minimum for the times; maximum for a step; minimum for output
+_WIDE = 60  # columns for output beside a step, instead of below it
 _TIMES = 3  # the part of the width that the times may take with the expected time of day: a third
 
 
@@ -51,10 +52,11 @@ class ColumnWidths:
     line: int
 
 
-def frame_lines(run: RunState, *, now: float, width: int, height: int | None) -> list[Line]:
+def frame_lines(run: RunState, *, now: float, width: int, height: int | None, load: float | None = None) -> list[Line]:
     """Return the lines of a frame of at most ``width`` columns and, unless None, ``height`` lines.
 
-    If there are too many configs, failed and running ones come first, and the rest is counted.
+    If there are too many configs, failed and running ones come first, and the rest is counted. The output of a running
+    config is on a line of its own where there is room for it; ``load`` is that of the machine, if known.
     """
     configs, others = list(run.configs.values()), []  # type: list[ConfigRun], list[ConfigRun]
     rows = len(configs) if height is None else max(1, height - 3)
@@ -62,13 +64,20 @@ def frame_lines(run: RunState, *, now: float, width: int, height: int | None) ->
         starts = {} if run.cost is None else run.cost.config_starts
         ordered = sorted(configs, key=lambda config: (ORDER.index(config.state), starts.get(config.config, 0.0)))
         configs, others = ordered[: rows - 1], ordered[rows - 1 :]
-    steps = [_step_or_state(run, config) for config in configs]
+    steps = [_step_or_state(run, config, now) for config in configs]
     times = [_config_time_text(config, now, expected_config_period_text(run.cost, config, now)) for config in configs]
     if max(map(len, times), default=0) >= width // _TIMES:  # too narrow for the times of day that are expected
         times = [_config_time_text(config, now) for config in configs]
     widths = _fit_column_widths([run.config_label(config.config) for config in configs], times, steps, width)
-    lines = [_progress_heading(run, now, width), _state_bar(run, width)]
-    lines += [_config_row(run, config, time, widths) for config, time in zip(configs, times, strict=True)]
+    lines = [_progress_heading(run, now, width, load), _state_bar(run, width)]
+    details = {config.config: text for config in configs if (text := _latest_output_or_reason(run, config))}
+    has_room = height is not None and len(configs) + len(details) <= rows and widths.line < _WIDE
+    if has_room:
+        widths = replace(widths, line=0, step=widths.step and width - 4 - widths.label - widths.time)
+    for config, seconds, step in zip(configs, times, steps, strict=True):
+        lines.append(_config_row(run, config, seconds, step, widths))
+        if has_room and config.config in details:
+            lines.append(((fit_to_width(f"    {details[config.config]}", width).rstrip(), DIM),))
     if others:
         lines.append(((fit_to_width(f"… and {state_count_text(others)}", width).rstrip(), DIM),))
     return lines
@@ -93,7 +102,7 @@ def _fit_column_widths(labels: Sequence[str], times: Sequence[str], steps: Seque
     return ColumnWidths(label=label, time=time, step=step, line=line if step and line >= _LINE else 0)
 
 
-def _progress_heading(run: RunState, now: float, width: int) -> Line:
+def _progress_heading(run: RunState, now: float, width: int, load: float | None) -> Line:
     """Return the progress of the run, shortened to the width; the rows below show the states too."""
     from rich.cells import cell_len
 
@@ -108,7 +117,10 @@ def _progress_heading(run: RunState, now: float, width: int) -> Line:
     left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
     cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
     until = f" (until {time_of_day_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
+    cores = run.report.cores if run.report else 0
+    busy = f"  load {load:.1f} on {cores} cores" if load is not None and cores and run.cost is None else ""
     texts = (
+        *([done + rest + time + left + until + cost + busy] if busy else []),
         done + rest + time + left + until + cost,
         done + rest + time + left + cost,
         done + time + left + cost,
@@ -133,23 +145,28 @@ def _state_bar(run: RunState, width: int) -> Line:
     return (*spans, ("─" * rest, DIM))
 
 
-def _config_row(run: RunState, config: ConfigRun, times: str, widths: ColumnWidths) -> Line:
+def _config_row(run: RunState, config: ConfigRun, times: str, step: str, widths: ColumnWidths) -> Line:
     style = STYLES[config.state]
     spans = [(f"{SIGNS[config.state]} ", style), (fit_name_to_width(run.config_label(config.config), widths.label), "")]
     if widths.time:
         spans.append((times.rjust(widths.time), DIM))
-    running = config.state is ConfigState.RUNNING
     if widths.step:
-        spans.append(("  " + fit_to_width(_step_or_state(run, config), widths.step), style))
+        spans.append(("  " + fit_to_width(step, widths.step), style))
     if widths.line:
-        line = run.progress_or_last_line(config.config) if running else config.reason.partition("\n")[0]
-        spans.append(("  " + fit_to_width(line, widths.line), DIM))
+        spans.append(("  " + fit_to_width(_latest_output_or_reason(run, config), widths.line), DIM))
     return tuple(spans)
 
 
-def _step_or_state(run: RunState, config: ConfigRun) -> str:
-    """Return the step of a running config, else the config's state."""
-    return (run.latest_step(config.config) if config.state is ConfigState.RUNNING else "") or config.state.value
+def _latest_output_or_reason(run: RunState, config: ConfigRun) -> str:
+    if config.state is ConfigState.RUNNING:
+        return run.progress_or_last_line(config.config)
+    return config.reason.partition("\n")[0] if config.state is not ConfigState.CACHED else ""
+
+
+def _step_or_state(run: RunState, config: ConfigRun, now: float) -> str:
+    """Return the step of a running config with its time, else the config's state."""
+    step = run.latest_step(config.config) if config.state is ConfigState.RUNNING else ""
+    return f"{step} {elapsed_text(now - run.outputs[config.config].began)}" if step else config.state.value
 
 
 def _config_time_text(config: ConfigRun, now: float, period: str = "") -> str:
@@ -180,16 +197,18 @@ class LiveView(AbstractContextManager["LiveView"]):
         size: Callable[[], tuple[int, int]] | None = None,
         now: Callable[[], float] = time.time,
         color: bool = True,
+        load: Callable[[], float | None] | None = None,
     ) -> None:
         """Show on ``stream``; ``labels`` are display names of configs, ``size`` returns columns and lines.
 
-        Without ``color`` text has no style; each state has its own sign.
+        Without ``color`` text has no style; each state has its own sign. ``load`` returns the machine's.
         """
         self._stream = stream
         self._color = color
-        self._state = RunState(labels)
+        self._state = RunState(labels, now)
         self._size = size or (lambda: _terminal_size(stream))
         self._now = now
+        self._machine_load = load or _machine_load
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._draw_frames_until_stopped, name="live view", daemon=True)
@@ -232,15 +251,16 @@ class LiveView(AbstractContextManager["LiveView"]):
         self._state.set_report(report)
         self.draw_frame(whole=True)
         self._frame = []
-        for config in self._state.failed_configs():
-            print("", *failure_lines(self._state, config), sep="\n", file=self._stream, flush=True)
+        for lines in failure_blocks(self._state):
+            print(*lines, sep="\n", file=self._stream, flush=True)
 
     def draw_frame(self, *, whole: bool = False) -> None:
         """Draw a frame over the previous one; ``whole`` shows all configs, even if the terminal is too short."""
         columns, height = self._size()
         width = max(2, columns - 1)  # the last column makes some terminals wrap
         with self._lock:
-            lines = frame_lines(self._state, now=self._now(), width=width, height=None if whole else height)
+            shown = None if whole else height
+            lines = frame_lines(self._state, now=self._now(), width=width, height=shown, load=self._machine_load())
         if lines != self._frame:
             from rich.cells import cell_len
 
@@ -268,6 +288,13 @@ class LiveView(AbstractContextManager["LiveView"]):
             self._thread.join()
             self._stream.write(_SHOW)
             self._stream.flush()
+
+
+def _machine_load() -> float | None:
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
 
 
 def _terminal_size(stream: IO[str]) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from kiln.build.job.messages import ProgressLineSelector, progress_text
 from kiln.state.results import BAD, GOOD, OPEN, ConfigRun, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from kiln.state.results import Progress
 
@@ -99,7 +99,7 @@ _TRACED_SCRIPT = lazy_pattern(r"\+ bash -e /\S+$")
 
 @dataclass(slots=True)
 class ConfigOutput:
-    """The output of a config: its step, the step's last lines, unescaped, and the progress of its compile.
+    """The output of a config: its step, when it ``began``, its last lines, unescaped, and the progress of its compile.
 
     ``preamble`` are the lines before the trace of the script's environment, None until it begins; it ends with the
     first traced line that sets no variable.
@@ -109,6 +109,7 @@ class ConfigOutput:
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=TAIL))
     preamble: frozenset[str] | None = None
     is_in_preamble: bool = False
+    began: float = 0.0
     progress: Progress | None = None
     progress_log: ProgressLineSelector = field(default_factory=ProgressLineSelector)
 
@@ -124,8 +125,9 @@ class ConfigOutput:
 class RunState:
     """The configs of a run in build order, each with its latest state and output."""
 
-    def __init__(self, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(self, labels: Mapping[str, str] | None = None, now: Callable[[], float] = time.time) -> None:
         self._labels = labels or {}
+        self._now = now
         self.report: MatrixReport | None = None
         self.cost: RunCost | None = None
         self.configs: dict[str, ConfigRun] = {}
@@ -149,7 +151,7 @@ class RunState:
         """
         output = self.outputs.get(config)
         if output is None or output.step != step:
-            output = self.outputs[config] = ConfigOutput(step)
+            output = self.outputs[config] = ConfigOutput(step, began=self._now())
         if not line.startswith("+"):  # no line of a trace, as nearly all are
             if line:
                 output.lines.append(line)
@@ -172,17 +174,23 @@ class RunState:
         return self._labels.get(config, config)
 
     def latest_step(self, config: str) -> str:
-        """Return the latest step of a config."""
-        return unindented_terminal_line(self.outputs[config].step) if config in self.outputs else ""
+        """Return the latest step of a config, with its number where it is known: ``5/15 build app``."""
+        if config not in self.outputs:
+            return ""
+        step, run = unindented_terminal_line(self.outputs[config].step), self.configs.get(config)
+        if not step or run is None or run.expected_steps <= len(run.steps):
+            return step
+        return f"{len(run.steps) + 1}/{run.expected_steps} {step}"
 
     def progress_or_last_line(self, config: str) -> str:
-        """Return the progress of the compile, or else the last nonempty line of output."""
+        """Return the progress of the compile, or else the last nonempty line of output, rather than of a trace."""
         output = self.outputs.get(config)
         if output is None:
             return ""
         if output.progress:
             return progress_text(output.progress)
-        return next((text for line in reversed(output.lines) if (text := unindented_terminal_line(line))), "")
+        lines = [text for line in reversed(output.lines) if (text := unindented_terminal_line(line))]
+        return next((line for line in lines if not line.startswith("+ ")), lines[0] if lines else "")
 
     def last_output_lines(self, config: str) -> list[str]:
         """Return the last lines of the config's step, indented as they were."""

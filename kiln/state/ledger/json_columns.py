@@ -16,6 +16,7 @@ from kiln.state.results import (
     ControllerCharge,
     MatrixReport,
     PackageReport,
+    Phase,
     Progress,
     RunCost,
     StepReport,
@@ -33,7 +34,7 @@ RUN_FIELDS = sorted({field.name for field in dataclasses.fields(MatrixReport)} -
 CONFIG_FIELDS = sorted({field.name for field in dataclasses.fields(ConfigRun)} - {*CONFIG_COLUMNS})
 KINDS = (
     *(Artifact, CompileReport, ConfigRun, ConfigState, ControllerCharge, ExternalRepository),
-    *(PackageReport, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
+    *(PackageReport, Phase, ResolvedPackage, RunCost, StepReport, TestReport, TestVerdict),
 )
 Record = TypeVar("Record")
 

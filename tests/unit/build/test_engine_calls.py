@@ -17,6 +17,7 @@ from kiln.build.engine_calls import (
     StepCache,
     call_with_download_retries,
     explained_solve_error,
+    phase_that_line_begins,
 )
 from kiln.build.job.messages import StepReporter
 from kiln.build.steps import BuildStep, CompileStep, FetchedSource
@@ -217,3 +218,29 @@ def test_a_failed_search_for_packages_has_its_own_reason(
     error = explained_solve_error(step, failure, {})
     assert (type(error), error.why) == (type(failure), expected)
     assert found is None or error.what == f"host requirements: {found.what}"
+
+
+LINES = [
+    ("  Platform: linux-64 [__unix=0=0]", "solve"),
+    ("Finalized run dependencies (a-1-0):", "install"),
+    ("Finalized run dependencies: this output has no run dependencies", "install"),
+    ("the script begins", "script"),
+    ("the script ended after 3.1 s", "pack"),
+    ("+ make", ""),
+    ("Platform: said by a script", ""),
+]
+
+
+@pytest.mark.parametrize(("line", "phase"), LINES)
+def test_a_line_of_the_engine_begins_a_phase(line: str, phase: str) -> None:
+    assert phase_that_line_begins(line) == phase
+
+
+def test_a_step_reports_the_time_of_each_phase_once() -> None:
+    reporter = StepReporter()
+    with reporter.step("build a") as step:
+        for name in ("download", "solve", "download", "script"):
+            step.enter_phase(name)
+    (report,) = reporter.steps
+    assert [phase.name for phase in report.phases] == ["download", "solve", "script"]
+    assert sum(phase.seconds for phase in report.phases) <= report.seconds + 0.01

@@ -52,7 +52,7 @@ def test_a_command_rarely_searches_for_cycles() -> None:
 
 def test_help_names_the_program_that_was_called(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["--called", "build-locally.py", "build", "--help"]) == 0
-    assert capsys.readouterr().out.startswith("usage: build-locally.py [-h]")
+    assert capsys.readouterr().out.startswith("usage: build-locally.py [OPTION ...]")
 
 
 def test_an_interrupt_has_its_own_exit_code(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import shlex
 import sys
@@ -21,7 +22,7 @@ from kiln.base.errors import (
     UsageError,
 )
 from kiln.cli import main
-from kiln.cli.main import failed_run_error, make_hints_pasteable, make_pasteable
+from kiln.cli.main import COMMANDS, OPTION_GROUPS, failed_run_error, make_hints_pasteable, make_pasteable
 from kiln.state.results import ConfigState
 from tests import builders
 from tests.unit.run.view.run import a_config, a_run
@@ -189,3 +190,31 @@ def test_a_command_that_fails_and_one_that_ends_well_print_such_commands(
     assert capsys.readouterr().out == f"no run is recorded yet: bin/kiln -C {root} build --all starts one\n"
     assert main.run(["xyz"]) == UsageError.exit_code
     assert capsys.readouterr().err.endswith("  try: bin/kiln --help lists the commands\n")
+
+
+LEAVES = [*COMMANDS, *OPTION_GROUPS, "fleet down", "fleet status", "fleet attach", "image worker"]
+
+
+@pytest.mark.parametrize("command", sorted({*LEAVES, ""}))
+def test_the_help_of_every_command_fits_a_screen(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main.run([*command.split(), "--help"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+
+
+@pytest.mark.parametrize("command", OPTION_GROUPS)
+def test_every_option_is_named_by_the_help_and_explained_by_the_whole_one(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run([*command.split(), "--help-all"]) == 0
+    whole = capsys.readouterr().out
+    assert main.run([*command.split(), "--help"]) == 0
+    short = capsys.readouterr().out
+    options = set(re.findall(r"(?m)^  (?:-\w(?: \w+)?, )?(--[a-z-]+)", whole))
+    assert options <= set(re.findall(r"--[a-z-]+", short))
+    # Those of a plan are a part of those of a run.
+    named = set(" ".join(OPTION_GROUPS[command].values()).split())
+    assert options - {"--help", "--help-all"} <= named, "an option stands with those that it belongs to"
+    assert named <= options or command == "fleet plan"

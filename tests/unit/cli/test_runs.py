@@ -294,7 +294,7 @@ def test_the_page_is_compared_with_the_run_before_and_listed_in_an_index(feedsto
     assert report_kiln(feedstock) == 0
     index = (pages / "index.html").read_text()
     assert index.index('href="./0002.html"') < index.index('href="./0001.html"')
-    assert 'Compared with run <a href="./0001.html">1</a>' in (pages / "0002.html").read_text()
+    assert 'Since run <a href="./0001.html">1</a>' in (pages / "0002.html").read_text()
     assert 'href="./index.html"' in (pages / "0002.html").read_text()
 
 

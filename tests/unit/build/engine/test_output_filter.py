@@ -89,14 +89,19 @@ def test_the_exit_code_is_the_scripts(line: str, code: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["plain", "a b", "it's[*]"])
 def test_both_streams_are_one_in_order_and_the_path_is_as_before(name: str, tmp_path: Path) -> None:
     ended = shell(tmp_path, "echo 1; echo 2 >&2; echo 3; echo $PATH; type -p bash", name)
-    assert ended.stdout.decode().splitlines()[1:] == ["1", "2", "3", "/usr/bin:/bin", "/usr/bin/bash"]
+    *lines, last = ended.stdout.decode().splitlines()
+    assert lines == [output_filter.BEGUN, "begin", "1", "2", "3", "/usr/bin:/bin", "/usr/bin/bash"]
+    assert last.startswith(output_filter.ENDED)
 
 
 @pytest.mark.processes
 def test_a_script_that_another_bash_runs_starts_itself_again_through_the_filter(tmp_path: Path) -> None:
     script, environment = filtered(tmp_path, "printf 'caf\\351\\n'; env | grep -c KILN_ || true", "exit 3")
     ended = subprocess.run(("/bin/bash", "-e", script), env=environment, capture_output=True, check=False)
-    assert (ended.stdout.decode().splitlines(), ended.returncode) == (["begin", "caf\ufffd", "0"], 3)
+    assert (ended.stdout.decode().splitlines(), ended.returncode) == (
+        [output_filter.BEGUN, "begin", "caf\ufffd", "0"],
+        3,
+    )
 
 
 @pytest.mark.processes

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-STEP = {"title": "compile", "seconds": 1.5, "reused": False, "notes": ["a note"], "compile": None, "failed": False}
+STEP = {
+    "title": "compile",
+    "seconds": 1.5,
+    "reused": False,
+    "notes": ["a note"],
+    "compile": None,
+    "failed": False,
+    "phases": [{"name": "script", "seconds": 1.0}],
+}
 
 
 RESULT: dict[str, Any] = {"packages": [], "steps": [STEP], "outdated": False, "error": None}
@@ -165,6 +173,7 @@ def test_a_result_that_is_a_link_is_refused(tmp_path: Path) -> None:
 
 def test_of_messages_only_those_of_a_building_process_count() -> None:
     assert untrusted_results.is_valid_message({"kind": "step", "title": "compile"})
+    assert untrusted_results.is_valid_message({"kind": "expected", "steps": 15})
     assert untrusted_results.is_valid_message({"kind": "done", **STEP})
     progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": ""}
     assert untrusted_results.is_valid_message({"kind": "progress", **progress})
@@ -173,6 +182,7 @@ def test_of_messages_only_those_of_a_building_process_count() -> None:
         {"kind": "result", "state": "done", "packages": []},
         {"kind": "done", **STEP, "failed": "no"},
         {"kind": "step", "title": 1},
+        {"kind": "expected", "steps": "many"},
         {"kind": ["step"], "title": "compile"},
     ):
         assert not untrusted_results.is_valid_message(told)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.run.report.comparison import compare_with_earlier_runs, lay_out_timeline
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
-from tests import runs
+from kiln.run.report.comparison import compare_with_earlier_runs, lay_out_timeline, time_by_phase
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, Phase, RunCost, StepReport
+from tests import builders, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,3 +199,29 @@ def test_a_killed_run_ends_at_the_last_moment_that_is_known(tmp_path: Path) -> N
 def test_ticks_stand_at_round_times(seconds: float, labels: list[str]) -> None:
     report = replace(runs.worked_through({}), finished=runs.BEGAN + seconds)
     assert [tick.label for tick in lay_out_timeline(report, runs.BEGAN).ticks] == labels
+
+
+def test_the_time_of_steps_goes_to_phases_and_the_rest_of_a_config_to_waiting() -> None:
+    phases = (Phase(name="solve", seconds=2.0), Phase(name="script", seconds=7.0))
+    steps = (
+        StepReport(title="fetch wheels, 3 MB", seconds=4.0),
+        StepReport(title="build a", seconds=10.0, phases=phases),
+        StepReport(title="build b", seconds=5.0),
+        StepReport(title="build c", seconds=50.0, reused=True),
+        StepReport(title="test p", seconds=6.0),
+    )
+    package = builders.package_report("p")
+    package = replace(package, tests=replace(package.tests, install_seconds=2.5))
+    config = ConfigRun(
+        config="a", state=ConfigState.DONE, group="", started=0.0, finished=30.0, steps=steps, packages=(package,)
+    )
+    assert time_by_phase([config], 99.0) == {
+        "wait": 5.0,
+        "download": 4.0,
+        "solve": 2.0,
+        "install": 2.5,
+        "script": 12.0,
+        "pack": 1.0,
+        "test": 3.5,
+    }
+    assert time_by_phase([], 1.0) == {}

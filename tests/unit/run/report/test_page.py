@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -11,7 +13,7 @@ import pytest
 
 from kiln.base.serialization import to_json
 from kiln.run.report.comparison import step_bars
-from kiln.run.report.page import run_index_html, run_page_html
+from kiln.run.report.page import run_index_html, run_page_html, write_run_pages
 from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
 from kiln.run.view.state import expected_period_text
 from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
@@ -208,15 +210,14 @@ def test_a_failed_test_is_counted(tmp_path: Path) -> None:
     first, second, *others = run.configs
     page = page_of(replace(run, configs=(first, failed_by_its_test(second), *others)), tmp_path)
     assert figure(page, "tests") == "15 of 16 tested packages pass"
-    assert "<td>0 of 1 pass</td>" in page
-    assert page.count("✗</span> failed</span></th>") == 1
+    assert 'data-t="tests">0 of 1 pass</td>' in page
 
 
 def test_tests_of_a_config_that_failed_before_them_are_said_to_be_missing(tmp_path: Path) -> None:
     page = page_of(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), tmp_path)
-    assert figure(page, "tests") == "15 of 15 tested packages pass; 3 of 4 configs have results"
+    assert figure(page, "tests") == "45 pass, of 15 packages; 3 of 4 configs have results"
     everything = page_of(runs.worked_through(VARIANTS), tmp_path)
-    assert figure(everything, "tests") == "20 of 20 tested packages pass"
+    assert figure(everything, "tests") == "60 pass, of 20 packages"
 
 
 def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
@@ -228,8 +229,8 @@ def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
     assert compiled[1] == pytest.approx(90.0, abs=1e-3)
     assert tested[0] == pytest.approx(fetch[1] + compiled[1], abs=2e-3)
     assert step_bars(replace(config, steps=()), None) == ()
-    page = page_of(runs.worked_through(VARIANTS), tmp_path)
-    assert page.count('class="step-bar"') == 12
+    page = page_of(replace(runs.worked_through(VARIANTS), configs=(config,)), tmp_path)
+    assert page.count('class="bar done"') == 3
     assert f'x="{compiled[0]}%" width="{compiled[1]}%"' in page
 
 
@@ -244,14 +245,14 @@ def test_the_page_names_what_changed_and_links_the_earlier_page(tmp_path: Path) 
     before = replace(runs.worked_through(VARIANTS), run=6)
     run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
     page = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before], has_index=True)
-    assert 'Compared with run <a href="./0006.html">6</a>' in page
+    assert 'Since run <a href="./0006.html">6</a>' in page
     assert "<p>1 new failure.</p>" in page
     assert '<a href="./index.html">All runs</a>' in page
     (tmp_path / "0006.html").unlink()
     alone = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
     assert "0006.html" not in alone
     assert "index.html" not in alone
-    assert "Compared with" not in page_of(run, tmp_path)
+    assert "Since run" not in page_of(run, tmp_path)
 
 
 def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
@@ -352,7 +353,10 @@ def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_pa
     assert len(open_configs) > len(waiting)
     assert page.count("expected (UTC)</th>") == 1
     for config in waiting:
-        assert f'<td class="n">{expected_period_text(starts[config], ends[config], now, utc=True)}</td>' in page
+        assert (
+            f'<td class="n" data-t="expected">{expected_period_text(starts[config], ends[config], now, utc=True)}</td>'
+            in page
+        )
     assert figure(page, "end").endswith(f"UTC, expected in about {2 * len(open_configs)} h 00")
     assert "expected" in run_table_text(report, VARIANTS).splitlines()[0]
     assert "(UTC)" not in run_page_html(run, VARIANTS, name="f", folder=tmp_path, now=now), "a run on this computer"
@@ -393,3 +397,76 @@ def test_nothing_of_a_run_becomes_part_of_the_index(tmp_path: Path) -> None:
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert "default-src 'none'" in page
+
+
+def written(run: MatrixReport, folder: Path, variants: runs.Variants = VARIANTS) -> str:
+    write_run_pages(run, variants, name="f", path=folder / "0007.html")
+    return (folder / "0007.html").read_text()
+
+
+def failed_run(log: Path) -> MatrixReport:
+    """A run whose second config failed in its compile step."""
+    log.write_text("2026-01-01 00:00:00 === compile\n2026-01-01 00:00:09 a.c:1: error: <b>no\x1b[0m\n")
+    run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED}, log=log)
+    first, second, *others = run.configs
+    step = replace(second.steps[1], failed=True)
+    return replace(run, configs=(first, replace(second, steps=(second.steps[0], step)), *others))
+
+
+def test_a_failure_shows_its_line_and_leads_to_it_in_the_configs_page(tmp_path: Path) -> None:
+    run = failed_run(tmp_path / "a.log")
+    page = written(run, tmp_path)
+    assert "<pre>a.c:1: error: &lt;b&gt;no</pre>" in page
+    assert 'href="./0007-2.html#L2"' in page
+    assert f"kiln build {run.configs[1].config}" in page
+    own = Elements((tmp_path / "0007-2.html").read_text())
+    steps = [attributes for tag, attributes in own.found if tag == "details" and attributes.get("class", "")]
+    assert ("step failed-step", "1", "2") in {
+        (step["class"], step.get("data-line"), step.get("data-lines")) for step in steps
+    }
+    assert any(attributes.get("data-marked") == "2" for _, attributes in own.found)
+
+
+def test_a_page_of_a_log_runs_no_script_but_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text(EVIL * 3)
+    written(everywhere(EVIL, log), tmp_path)
+    page = (tmp_path / "0007-1.html").read_text()
+    scripts = [attributes for tag, attributes in Elements(page).found if tag == "script"]
+    assert [script.get("type") for script in scripts] == ["application/octet-stream", None]
+    policy = re.search(r"script-src 'sha256-([^']+)'", page)
+    own = re.search(r"<script>(.*?)</script>", page, re.DOTALL)
+    assert policy
+    assert own
+    assert policy[1] == base64.b64encode(hashlib.sha256(own[1].encode()).digest()).decode()
+    assert "unsafe-inline" not in page
+
+
+def test_a_configs_page_is_written_again_only_when_its_log_changes(tmp_path: Path) -> None:
+    log, page = tmp_path / "a.log", tmp_path / "0007-1.html"
+    run = failed_run(log)
+    written(run, tmp_path)
+    page.write_text(page.read_text() + "<!-- kept -->")
+    written(run, tmp_path)
+    assert "<!-- kept -->" in page.read_text()
+    log.write_text("more\n")
+    written(run, tmp_path)
+    assert "<!-- kept -->" not in page.read_text()
+
+
+def test_with_one_config_nothing_repeats(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("2026-01-01 00:00:00 === test p\n2026-01-01 00:00:00 + p --check\n")
+    variants = runs.variants(["None"], ["3.11"])
+    page = written(runs.worked_through(variants, log=tmp_path / "a.log"), tmp_path, variants)
+    for heading in ("Matrix", "Timeline", "Configs"):
+        assert f">{heading}</h2>" not in page
+    for heading in ("Where the time went", "Packages", "Tests", "Built from"):
+        assert page.count(f">{heading}</h2>") == 1
+    assert '<a href="./0007-1.html#L2">' in page
+    assert "<code>p --check</code>" in page
+
+
+def test_a_page_of_200_configs_is_under_300_kb(tmp_path: Path) -> None:
+    variants = runs.variants([f"12.{n}" for n in range(10)], [f"3.{n}" for n in range(5)], [str(n) for n in range(4)])
+    run = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(9), ConfigState.FAILED))
+    assert len(run_page_html(run, variants, name="f", folder=tmp_path, earlier=[replace(run, run=6)])) < 300_000

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kiln.run.report.text import as_junit, built_packages_text, lay_out_grid
+from kiln.run.report.text import as_junit, built_packages_text, install_command, lay_out_grid
 from kiln.state.results import Artifact, ConfigState, PackageReport, StepReport, TestReport, TestVerdict
 from tests import runs
 from tests.unit.run.view.run import a_config, a_run
@@ -28,12 +28,19 @@ def package(name: str, *, notes: tuple[str, ...] = (), subdir: str = "linux-64")
     return PackageReport(artifact=artifact, tests=tests, build_seconds=61.0, reused=False)
 
 
-def test_a_finished_build_says_where_its_packages_are_and_how_to_install_them() -> None:
+def installers(names: str, folder: Path) -> Path:
+    """A folder with programs of these names."""
+    for name in names.split():
+        (folder / name).touch(mode=0o755)
+    return folder
+
+
+def test_a_finished_build_says_where_its_packages_are_and_how_to_install_them(tmp_path: Path) -> None:
     configs = (
         a_config("a", ConfigState.DONE, packages=(package("lib"), package("app-a", notes=("not on this GPU",)))),
         a_config("b", ConfigState.CACHED, packages=(package("lib"), package("app"))),
     )
-    lines = built_packages_text(a_run(*configs)).splitlines()
+    lines = built_packages_text(a_run(*configs), env={"PATH": str(installers("conda", tmp_path))}).splitlines()
     assert [line.split()[0] for line in lines[3:6]] == ["lib", "app-a", "app"], "a shared package is listed once"
     assert "1 min 01 s" in lines[3]
     assert "app-a: not on this GPU" in lines
@@ -69,23 +76,56 @@ def test_a_build_without_a_finished_config_has_no_result() -> None:
 
 def test_a_rehearsal_says_that_its_packages_cannot_be_published() -> None:
     config = a_config("a", ConfigState.DONE, packages=(package("lib"),))
-    text = built_packages_text(a_run(config, rehearsal=True))
-    assert "install  conda create -n lib --override-channels -c file:///feedstock/build_artifacts lib" in text
+    text = built_packages_text(a_run(config, rehearsal=True), env={"PATH": ""})
+    assert "install  kiln install -p ./lib -c file:///feedstock/build_artifacts lib\n" in text
     assert text.endswith("made on this machine's programs and wheels. They cannot be published.\n")
     config = a_config("a", ConfigState.DONE, packages=(package("tensorflow"), package("tensorflow-cpu")))
-    text = built_packages_text(a_run(config, rehearsal=True))
-    assert "install  conda create -n tensorflow --override-channels" in text
+    text = built_packages_text(a_run(config, rehearsal=True), env={"PATH": ""})
+    assert "install  kiln install -p ./tensorflow -c" in text
     assert text.endswith("their compiled parts are upstream's. They cannot be published.\n")
 
 
 def test_on_a_narrow_terminal_tables_and_notes_are_folded_but_the_command_is_not() -> None:
     note = "not on this GPU, whose compute capability is lower than that of the packages' code, so no kernel would run"
     config = a_config("a", ConfigState.DONE, packages=(package("lib-of-a-long-name-with-parts", notes=(note,)),))
-    *text, command = built_packages_text(a_run(config), 80).splitlines()
+    *text, command = built_packages_text(a_run(config), 80, env={"PATH": ""}).splitlines()
     assert max(map(len, text)) <= 80
-    assert command.startswith("install  conda create -n NAME -c file:///feedstock/build_artifacts lib-of-a-long-name")
+    assert text[3] == "lib-of-a-long-name-with-parts", "a long name has a line of its own"
+    assert command.startswith(
+        "install  kiln install -p ./NAME -c file:///feedstock/build_artifacts -c conda-forge lib-"
+    )
     assert len(command) > 80
     assert max(map(len, built_packages_text(a_run(config)).splitlines()[:-1])) > 80
+
+
+INSTALLERS = [
+    ("", "kiln install -p ./a -c file:///c a"),
+    ("pixi", "pixi global install --environment a --channel file:///c a"),
+    ("micromamba pixi", "micromamba create -n a --override-channels -c file:///c a"),
+    ("conda micromamba", "conda create -n a --override-channels -c file:///c a"),
+    ("conda mamba pixi", "mamba create -n a --override-channels -c file:///c a"),
+]
+
+
+@pytest.mark.parametrize(("names", "command"), INSTALLERS)
+def test_the_command_is_for_the_installer_that_is_there(names: str, command: str, tmp_path: Path) -> None:
+    env = {"PATH": str(installers(names, tmp_path))}
+    assert install_command(Path("/c"), ["a"], env, only=True) == command
+
+
+def test_several_rehearsed_configs_end_in_one_table_with_a_channel_each() -> None:
+    configs = []
+    for name in ("a", "b"):
+        made = package("lib")
+        path = CHANNEL / name / "linux-64" / f"lib-1.0-{name}_0.conda"
+        made = dataclasses.replace(made, artifact=dataclasses.replace(made.artifact, path=path))
+        configs.append(a_config(name, ConfigState.DONE, packages=(made,)))
+    text = built_packages_text(a_run(*configs, rehearsal=True), 80, env={"PATH": ""})
+    assert text.count("build string") == text.count("install  ") == 1
+    assert [line for line in text.splitlines() if line.startswith("channel")] == [
+        "channel  /feedstock/build_artifacts/a",
+        "channel  /feedstock/build_artifacts/b",
+    ]
 
 
 PYTHONS = ("3.9", "3.10")

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.run.view.lines import GitHubView, PlainView, Verbosity
+from kiln.run.view.lines import GitHubView, PlainView, Verbosity, failure_blocks
 from kiln.run.view.live import LiveView
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
+from kiln.run.view.state import RunState
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost, StepReport
 from tests.unit.run.view.run import BEGAN, LOG, a_config, a_run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kiln.state.results import RunObserver
 
 
@@ -264,3 +267,18 @@ def test_an_interrupted_run_leaves_no_thread_and_a_visible_cursor() -> None:
         broken(a_run(a_config("a", ConfigState.WAITING)), a_config("a", ConfigState.RUNNING))
     assert "live view" not in {thread.name for thread in threading.enumerate()}
     assert stream.getvalue().endswith("\x1b[?25h")
+
+
+def test_a_failure_has_the_line_of_its_cause_and_of_many_failures_each_has_one_line(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("2026-01-01 00:00:00 === compile\n2026-01-01 00:00:01 a.c:1: error: no\n")
+    steps = (StepReport(title="compile", seconds=1.0, failed=True),)
+    configs = [a_config(name, ConfigState.FAILED, reason="ended", log=log, steps=steps) for name in "abcdef"]
+    state = RunState()
+    state.set_report(a_run(*configs))
+    first, *others = failure_blocks(state)
+    assert first == ["", "✗ a: failed", "  ended", "  log, line 2: a.c:1: error: no", f"  log: {log}"]
+    assert [line for lines in others[2:] for line in lines] == [
+        "",
+        *(f"✗ {name}: failed, a.c:1: error: no" for name in "def"),
+    ]

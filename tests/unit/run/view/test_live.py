@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from kiln.run.view.live import Line, frame_lines
 from kiln.run.view.state import SIGNS, RunState, expected_period_text, time_of_day_text
-from kiln.state.results import ConfigState, RunCost
+from kiln.state.results import ConfigState, RunCost, StepReport
 from tests.unit.run.view.run import BEGAN, a_config, a_run
 
 
@@ -19,7 +19,8 @@ def text(lines: list[Line]) -> str:
 
 
 def a_state() -> RunState:
-    state = RunState({"a": "CUDA 12.9 · Python 3.10", "b": "CUDA 12.9 · Python 3.11", "c": "CPU · Python 3.10"})
+    labels = {"a": "CUDA 12.9 · Python 3.10", "b": "CUDA 12.9 · Python 3.11", "c": "CPU · Python 3.10"}
+    state = RunState(labels, now=lambda: BEGAN + 100)
     state.set_report(
         a_run(
             a_config("a", ConfigState.DONE),
@@ -36,9 +37,10 @@ def test_the_text_of_a_frame() -> None:
         "1 of 3 done, 1 out of memory, 1 running  2:05, about 1 min 00 s left\n"
         + "━" * 120
         + "\n✓ CUDA 12.9 · Python 3.10             2:00  done"
-        "\n▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  build tensorflow-base           "
-        "[1,234 / 5,678] Compiling 日本語.cc"
-        "\n▲ CPU · Python 3.10                   2:00  out of memory                   the compiler was ended"
+        "\n▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  build tensorflow-base 0:25"
+        "\n    [1,234 / 5,678] Compiling 日本語.cc"
+        "\n▲ CPU · Python 3.10                   2:00  out of memory"
+        "\n    the compiler was ended"
     )
 
 
@@ -119,7 +121,11 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 def test_on_a_narrow_terminal_names_keep_their_distinct_parts_and_the_time_is_shown() -> None:
     lines = text(frame_lines(a_state(), now=BEGAN + 125, width=39, height=30)).splitlines()
     assert lines[0] == "1 of 3 done  2:05"
-    assert [line[2:21] for line in lines[2:]] == ["CUDA 12.9…thon 3.10", "CUDA 12.9…thon 3.11", "CPU · Python 3.10  "]
+    assert [line[2:21] for line in lines[2:] if line[:1] != " "] == [
+        "CUDA 12.9…thon 3.10",
+        "CUDA 12.9…thon 3.11",
+        "CPU · Python 3.10  ",
+    ]
 
 
 def test_with_too_many_configs_failed_and_running_ones_are_shown() -> None:
@@ -148,12 +154,28 @@ def test_each_state_has_a_distinct_sign_of_one_column() -> None:
 @pytest.mark.parametrize(
     ("step", "end"),
     [
-        ("build tensorflow-base", "build tensorflow-base  [1,234 / 5,…"),
-        ("build libtensorflow_framework", "build libtensorflow_framework"),
+        ("build tensorflow-base", "build tensorflow-base 0:25"),
+        ("build libtensorflow_framework", "build libtensorflow_framework 0:25"),
     ],
 )
 def test_on_80_columns_a_step_is_whole_before_its_output_is_shown(step: str, end: str) -> None:
     state = a_state()
     state.add_output_line("b", step, "[1,234 / 5,678] Compiling a.cc")
-    line = text(frame_lines(state, now=BEGAN + 125, width=79, height=30)).splitlines()[3]
-    assert line == f"▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  {end}"
+    lines = text(frame_lines(state, now=BEGAN + 125, width=79, height=30)).splitlines()[3:5]
+    assert lines == [f"▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  {end}", "    [1,234 / 5,678] Compiling a.cc"]
+
+
+def test_the_number_of_a_step_is_shown_once_it_is_known() -> None:
+    state = a_state()
+    state.update_config(
+        dataclasses.replace(state.configs["b"], steps=(StepReport(title="render", seconds=1.0),), expected_steps=15)
+    )
+    assert "  2/15 build tensorflow-base 0:25" in text(frame_lines(state, now=BEGAN + 125, width=79, height=30))
+    state.update_config(dataclasses.replace(state.configs["b"], expected_steps=1))
+    assert "  build tensorflow-base 0:25" in text(frame_lines(state, now=BEGAN + 125, width=79, height=30))
+
+
+def test_the_load_of_the_machine_is_shown_where_there_is_room() -> None:
+    for width, is_shown in ((120, True), (60, False)):
+        lines = frame_lines(a_state(), now=BEGAN + 125, width=width, height=30, load=7.46)
+        assert text(lines[:1]).endswith("load 7.5 on 8 cores") is is_shown

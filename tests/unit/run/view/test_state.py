@@ -72,5 +72,7 @@ def test_the_last_lines_of_the_latest_step_are_stored() -> None:
         state.add_output_line("a", "test", f"line {number}")
     state.add_output_line("a", "test", "   \r")
     assert state.progress_or_last_line("a") == "line 999"
+    state.add_output_line("a", "test", "+ make")
+    assert state.progress_or_last_line("a") == "line 999", "a trace says less than what it has led to"
     assert len(state.last_output_lines("a")) == TAIL - 1
     assert "of the step before" not in state.last_output_lines("a")
