@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 import shutil
@@ -74,22 +75,23 @@ def test_each_config_has_its_outputs_named_as_the_field_does(cuda: str, python: 
     result = rendered()[name(cuda, python)]
     assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
     for item in result.values():
-        tag = "" if item.name in LIBRARIES else f"py{python.replace('.', '')}"
+        tag = f"py{python.replace('.', '')}" if item.name in {"tensorflow-base", "tensorflow"} else ""
         assert re.fullmatch(f"{flavour}{tag}h[0-9a-f]{{7}}_{number}", item.build_string), item.build_string
         assert (item.version, item.build_number) == ("2.21.0", number)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
-    for library in LIBRARIES:
-        assert len({rendered()[name(cuda, python)][library].build_string for python in PYTHONS}) == 1
+def test_what_is_not_made_for_a_python_is_the_same_for_all(cuda: str) -> None:
+    for output in (*LIBRARIES, f"tensorflow-{'cpu' if cuda == 'None' else 'gpu'}"):
+        assert len({rendered()[name(cuda, python)][output].build_string for python in PYTHONS}) == 1
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
     for item in rendered()[name(cuda, python)].values():
         on_both = item.name not in {"tensorflow-cpu", "tensorflow-gpu"}
-        assert item.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
+        weighed_down = cuda == "None" and item.name in {"tensorflow-base", "tensorflow"}  # as conda-forge's are
+        assert item.track_features == (("tensorflow-cpu",) if weighed_down else ())
         assert ("__cuda" in item.requirements.run) == (cuda != "None" and on_both)
 
 
@@ -115,8 +117,16 @@ def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, pytho
     assert exact("libtensorflow_framework", by="tensorflow-base")
     assert exact("libtensorflow_cc", by="tensorflow-base")
     assert exact("tensorflow-base", by="tensorflow")
-    assert exact("tensorflow", by="tensorflow-cpu" if cuda == "None" else "tensorflow-gpu")
+    chosen = result["tensorflow-cpu" if cuda == "None" else "tensorflow-gpu"].requirements.run
+    other = result["tensorflow"].build_string.replace(python.replace(".", ""), "999")
+    for build, fits in ((result["tensorflow"].build_string, True), (other, True), (f"{other}5", False)):
+        assert _fits(chosen, "tensorflow", build) == fits
     assert [result[item].run_exports for item in LIBRARIES] == [{"weak": (f"{item} ==2.21.0",)} for item in LIBRARIES]
+
+
+def _fits(specs: tuple[str, ...], package: str, build: str) -> bool:
+    (pattern,) = (spec.split()[2] for spec in specs if spec.startswith(f"{package} 2.21.0 "))
+    return fnmatch.fnmatchcase(build, pattern)
 
 
 @pytest.mark.parametrize(
