@@ -116,8 +116,11 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         "memory": str(machine.memory * 9 // 10),  # the rest is for Bazel itself
         "jobs": str(max(1, min(machine.cpus, machine.memory // memory_per_job))),
     }
+    platform = environment.get("target_platform") or "linux-64"
     level = environment.get("microarch_level") or "2"
-    sections = ["bazel", "python", section_for(settings, "level", level)]
+    sections = ["bazel", "python"]
+    if platform == "linux-64":
+        sections.append(section_for(settings, "level", level))
     capabilities: tuple[str, ...] = ()
     if cuda == "None":
         sections.append("cuda None")
@@ -126,6 +129,11 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         capabilities = capabilities_for(settings, section, environment.get("cuda_compute_capabilities", ""))
         values |= cuda_values(settings, section, environment, capabilities)
         sections.append("cuda")
+    if platform != "linux-64":
+        sections.append(section_for(settings, "platform", platform))
+    if libraries := system_libraries(settings):
+        values |= {"libraries": ",".join(libraries), "prefix": required(environment, "PREFIX")}
+        sections.append("system libraries")
     flags = [flag for section in sections for flag in flag_list(settings, section, values)]
     try:
         executor = remote_execution.executor(settings, environment)
@@ -184,6 +192,15 @@ def flag_list(settings: configparser.ConfigParser, section: str, values: Mapping
 
     lines = (line.strip() for line in setting(settings, section, "flags").splitlines())
     return [re.sub(r"\{(\w+)\}", value, line) for line in lines if line]
+
+
+def system_libraries(settings: configparser.ConfigParser) -> list[str]:
+    """Return upstream's names of the libraries to take from the prefix, in the order that upstream writes them."""
+    used = sorted(settings.get("system libraries", "use", fallback="").split())
+    known = {line.split()[0] for line in settings.get("system libraries", "packages", fallback="").splitlines() if line}
+    if unknown := [name for name in used if name not in known]:
+        raise BadPlan(f"use in [system libraries] names {unknown[0]}; its packages name {', '.join(sorted(known))}")
+    return used
 
 
 def cuda_values(
