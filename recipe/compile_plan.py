@@ -67,13 +67,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--bazelrc", type=Path, help="write Bazel's flags to this file and print the values for build.sh"
     )
+    parser.add_argument(
+        "--show",
+        type=Path,
+        metavar="CONFIG",
+        help="only print Bazel's command lines for a config: its file in .ci_support",
+    )
     parser.add_argument("--nvcc", type=Path, help="only check that this nvcc accepts the config's capabilities")
     parser.add_argument(
         "--wheel", type=Path, help="only check that this wheel has kernels for the config's capabilities"
     )
     options = parser.parse_args(arguments)
     try:
-        plan = make(read(options.settings), os.environ)
+        variant = variant_of(options.show) if options.show else {}
+        plan = make(read(options.settings), {**os.environ, **variant})
+        if options.show:
+            sys.stdout.write(command_lines(plan))
+            return 0
         if options.nvcc:
             require(plan.capabilities, accepted_by(options.nvcc), by=str(options.nvcc))
             return 0
@@ -155,6 +165,25 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         library_folder=setting(settings, "libraries", "folder"),
         library_flags=tuple(flag_list(settings, "libraries", values)),
         executor=executor,
+    )
+
+
+def variant_of(path: Path) -> dict[str, str]:
+    """Return the variant of a config as the variables of its build."""
+    try:
+        found = re.findall(r"^(\w+):\n- '?([^'\n]*)'?$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError as error:
+        raise BadPlan(str(error)) from error
+    variant = dict(found)
+    return {**variant, "PY_VER": variant.get("python", "").partition(".*")[0]}
+
+
+def command_lines(plan: Plan) -> str:
+    """Return the two calls of Bazel, a flag to a line, without the passwords in addresses."""
+    calls = ((plan.flags, plan.target), ((*plan.flags, *plan.library_flags), plan.library_targets))
+    return "".join(
+        " \\\n  ".join(["bazel build", *(shlex.quote(without_password(flag)) for flag in flags), f"{targets}\n"])
+        for flags, targets in calls
     )
 
 

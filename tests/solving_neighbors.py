@@ -131,8 +131,8 @@ def present_release(subdir: str = "linux-64") -> Iterator[Record]:
     """Return conda-forge's TensorFlow 2.19.1, its feedstock of January 2026 as conda-build renders it.
 
     On linux-64 the levels 1 and 3 of the processor, with CUDA 12.8 and without; on linux-aarch64 one for the CPU. Its
-    tensorflow-gpu and tensorflow-cpu are one package for all Pythons, and only tensorflow and tensorflow-base for the CPU
-    are weighed down.
+    tensorflow-gpu and tensorflow-cpu are one package for all Pythons; only tensorflow and tensorflow-base are weighed
+    down, for the CPU.
     """
     cudas = ("", "128") if subdir == "linux-64" else ("",)
     for level, cuda in itertools.product((1, 3) if subdir == "linux-64" else (1,), cudas):

@@ -186,6 +186,24 @@ def test_libraries_of_the_prefix_are_used_where_someone_asks_for_them(
         plan.make(settings("\nuse =\n", "\nuse = absl\n"), {**ROOM, **CPU, "PREFIX": "/p"})
 
 
+def test_the_command_lines_of_a_config_are_shown_without_bazel(
+    scripts: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {**ROOM, "PATH": "", "BAZEL_REMOTE_CACHE": "https://user:secret@host/x"}.items():
+        monkeypatch.setenv(name, value)
+    file = (
+        RECIPE.parent / ".ci_support" / "linux_64_cuda_compiler_version12.5microarch_level2python3.11.____cpython.yaml"
+    )
+    assert scripts.compile_plan.main([str(SETTINGS), "--show", str(file)]) == 0
+    wheel, libraries = capsys.readouterr().out.split("bazel build ")[1:]
+    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.11 \\\n" in wheel
+    assert "--repo_env=HERMETIC_CUDA_VERSION=12.5.1 \\\n" in wheel
+    assert "--remote_cache=https://***@host/x \\\n" in wheel.replace("'", "")
+    assert wheel.endswith("  //tensorflow/tools/pip_package:wheel\n")
+    assert "  --repo_env=USE_PYWRAP_RULES= \\\n  //tensorflow:libtensorflow.so " in libraries
+    assert scripts.compile_plan.main([str(SETTINGS), "--show", str(file.with_name("none.yaml"))]) == 1
+
+
 def test_a_config_can_name_its_own_capabilities(flags: Callable[..., tuple[str, ...]]) -> None:
     found = flags(CUDA_129, cuda_compute_capabilities="sm_70, compute_70")
     assert "--repo_env=HERMETIC_CUDA_COMPUTE_CAPABILITIES=sm_70,compute_70" in found
