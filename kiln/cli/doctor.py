@@ -269,6 +269,7 @@ def _known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"
     for failure in matches:
         more = f", {failure.count} times" if failure.count > 1 else ""
+        more += {"consequence": ", follows from another", "harmless": ", harmless"}.get(failure.kind.value, "")
         yield "\n".join(
             (
                 f"{failure.name}: line {failure.line}{more}",
