@@ -67,13 +67,23 @@ def main(arguments: list[str]) -> int:
     parser.add_argument(
         "--bazelrc", type=Path, help="write Bazel's flags to this file and print the values for build.sh"
     )
+    parser.add_argument(
+        "--show",
+        type=Path,
+        metavar="CONFIG",
+        help="only print Bazel's command lines for a config: its file in .ci_support",
+    )
     parser.add_argument("--nvcc", type=Path, help="only check that this nvcc accepts the config's capabilities")
     parser.add_argument(
         "--wheel", type=Path, help="only check that this wheel has kernels for the config's capabilities"
     )
     options = parser.parse_args(arguments)
     try:
-        plan = make(read(options.settings), os.environ)
+        variant = variant_of(options.show) if options.show else {}
+        plan = make(read(options.settings), {**os.environ, **variant})
+        if options.show:
+            sys.stdout.write(command_lines(plan))
+            return 0
         if options.nvcc:
             require(plan.capabilities, accepted_by(options.nvcc), by=str(options.nvcc))
             return 0
@@ -116,8 +126,11 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         "memory": str(machine.memory * 9 // 10),  # the rest is for Bazel itself
         "jobs": str(max(1, min(machine.cpus, machine.memory // memory_per_job))),
     }
+    platform = environment.get("target_platform") or "linux-64"
     level = environment.get("microarch_level") or "2"
-    sections = ["bazel", "python", section_for(settings, "level", level)]
+    sections = ["bazel", "python"]
+    if platform == "linux-64":
+        sections.append(section_for(settings, "level", level))
     capabilities: tuple[str, ...] = ()
     if cuda == "None":
         sections.append("cuda None")
@@ -126,6 +139,11 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         capabilities = capabilities_for(settings, section, environment.get("cuda_compute_capabilities", ""))
         values |= cuda_values(settings, section, environment, capabilities)
         sections.append("cuda")
+    if platform != "linux-64":
+        sections.append(section_for(settings, "platform", platform))
+    if libraries := system_libraries(settings):
+        values |= {"libraries": ",".join(libraries), "prefix": required(environment, "PREFIX")}
+        sections.append("system libraries")
     flags = [flag for section in sections for flag in flag_list(settings, section, values)]
     try:
         executor = remote_execution.executor(settings, environment)
@@ -147,6 +165,25 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         library_folder=setting(settings, "libraries", "folder"),
         library_flags=tuple(flag_list(settings, "libraries", values)),
         executor=executor,
+    )
+
+
+def variant_of(path: Path) -> dict[str, str]:
+    """Return the variant of a config as the variables of its build."""
+    try:
+        found = re.findall(r"^(\w+):\n- '?([^'\n]*)'?$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError as error:
+        raise BadPlan(str(error)) from error
+    variant = dict(found)
+    return {**variant, "PY_VER": variant.get("python", "").partition(".*")[0]}
+
+
+def command_lines(plan: Plan) -> str:
+    """Return the two calls of Bazel, a flag to a line, without the passwords in addresses."""
+    calls = ((plan.flags, plan.target), ((*plan.flags, *plan.library_flags), plan.library_targets))
+    return "".join(
+        " \\\n  ".join(["bazel build", *(shlex.quote(without_password(flag)) for flag in flags), f"{targets}\n"])
+        for flags, targets in calls
     )
 
 
@@ -184,6 +221,15 @@ def flag_list(settings: configparser.ConfigParser, section: str, values: Mapping
 
     lines = (line.strip() for line in setting(settings, section, "flags").splitlines())
     return [re.sub(r"\{(\w+)\}", value, line) for line in lines if line]
+
+
+def system_libraries(settings: configparser.ConfigParser) -> list[str]:
+    """Return upstream's names of the libraries to take from the prefix, in the order that upstream writes them."""
+    used = sorted(settings.get("system libraries", "use", fallback="").split())
+    known = {line.split()[0] for line in settings.get("system libraries", "packages", fallback="").splitlines() if line}
+    if unknown := [name for name in used if name not in known]:
+        raise BadPlan(f"use in [system libraries] names {unknown[0]}; its packages name {', '.join(sorted(known))}")
+    return used
 
 
 def cuda_values(

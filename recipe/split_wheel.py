@@ -284,6 +284,8 @@ OUTPUTS = {
     "tensorflow": fill_nothing,
     "tensorflow-cpu": fill_nothing,
     "tensorflow-gpu": fill_nothing,
+    "tensorflow-sse3": fill_nothing,
+    "tensorflow-avx2": fill_nothing,
 }
 
 if __name__ == "__main__":

@@ -70,18 +70,22 @@ def record(
 
 def write(channel: Path, records: Iterable[Record]) -> Path:
     """Write an index without packages; returns the channel."""
-    packages = {f"{item['name']}-{item['version']}-{item['build']}.conda": item for item in records}
-    for subdir, held in (("linux-64", packages), ("noarch", {})):
+    packages: dict[str, dict[str, Record]] = {"linux-64": {}, "noarch": {}}
+    for item in records:
+        file = f"{item['name']}-{item['version']}-{item['build']}.conda"
+        packages.setdefault(item["subdir"], {})[file] = item
+    for subdir, held in packages.items():
         (channel / subdir).mkdir(parents=True, exist_ok=True)
         index = {"info": {"subdir": subdir}, "packages": {}, "packages.conda": held, "repodata_version": 1}
         (channel / subdir / "repodata.json").write_text(json.dumps(index))
     return channel
 
 
-def rendered(root: Path = ROOT) -> list[Record]:
+def rendered(root: Path = ROOT, subdir: str = "linux-64") -> list[Record]:
     """Return every output of every config of this feedstock, as its package's index.json will say."""
     feedstock = recipe_feedstock.load(root)
-    configs = (config_file.read_config(feedstock, path.stem) for path in sorted(feedstock.config_folder.glob("*.yaml")))
+    files = sorted(feedstock.config_folder.glob(f"{subdir.replace('-', '_')}_*.yaml"))
+    configs = (config_file.read_config(feedstock, path.stem) for path in files)
     outputs = (item for config in configs for item in pins.close_static_pins(render.render(feedstock, config)).outputs)
     return list({(item.name, item.build_string): of_output(item) for item in outputs if not item.skip}.values())
 
@@ -90,7 +94,7 @@ def of_output(output: Output) -> Record:
     """Return one output as an index has it, with what conda-forge's build tools export: glibc and the level."""
     build = {package_name(spec): spec for spec in output.requirements.build}
     run = (*output.requirements.run, *exported(output), *_exported_strongly(build, output.requirements.run))
-    return record(
+    made = record(
         output.name,
         output.version,
         output.build_string,
@@ -99,6 +103,7 @@ def of_output(output: Output) -> Record:
         output.build_number,
         " ".join(output.track_features),
     )
+    return {**made, "subdir": output.subdir}
 
 
 def _exported_strongly(build: Mapping[str, str], run: Iterable[str]) -> Iterator[str]:

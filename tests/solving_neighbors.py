@@ -7,6 +7,7 @@ fewer of them, and they have no content.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 from tests.solving import PYTHONS, ROOT, older, record, rendered, stand_ins, write
@@ -124,6 +125,61 @@ def _stacks() -> Iterator[Record]:
             build, interpreter = f"py{minor.replace('.', '')}h0_0", f"python {minor}.*"
             yield record("protobuf", python, build, (interpreter, pin), constrains=(f"libprotobuf {protobuf}",))
             yield record("grpcio", grpc, build, (interpreter, f"libgrpc {grpc} h0_0"))
+
+
+def present_release(subdir: str = "linux-64") -> Iterator[Record]:
+    """Return conda-forge's TensorFlow 2.19.1, its feedstock of January 2026 as conda-build renders it.
+
+    On linux-64 the levels 1 and 3 of the processor, with CUDA 12.8 and without; on linux-aarch64 one for the CPU. Its
+    tensorflow-gpu and tensorflow-cpu are one package for all Pythons; only tensorflow and tensorflow-base are weighed
+    down, for the CPU.
+    """
+    cudas = ("", "128") if subdir == "linux-64" else ("",)
+    for level, cuda in itertools.product((1, 3) if subdir == "linux-64" else (1,), cudas):
+        for item in _build_of_present_release(level, cuda, on_intel=subdir == "linux-64"):
+            yield {**item, "subdir": subdir}
+
+
+def _build_of_present_release(level: int, cuda: str, *, on_intel: bool) -> Iterator[Record]:
+    number = 3 + 25 * (level - 1) + (200 if cuda else 0)
+    start = f"cuda{cuda}" if cuda else "cpu_"
+    features = "" if cuda else "tensorflow-cpu"
+    driver = ("__cuda",) if cuda else ()
+    compiled = ("__glibc >=2.17,<3.0.a0", *((f"_x86_64-microarch-level >={level}",) if on_intel else ()), *driver)
+    compiled += ("cuda-version >=12.8,<13", "cudnn >=9.10,<10") if cuda else ()
+
+    def made(name: str, python: str, *depends: str, weighed_down: bool = False) -> Record:
+        build = f"{start}{python}h{level}_{number}"
+        return record(name, "2.19.1", build, depends, number=number, features=features if weighed_down else "")
+
+    yield made("libtensorflow_framework", "", *compiled)
+    library = f"libtensorflow_framework 2.19.1 {start}h{level}_{number}"
+    yield from (made(name, "", *compiled, library) for name in ("libtensorflow", "libtensorflow_cc"))
+    for minor in ("3.10", "3.11", "3.12"):
+        tag = f"py{minor.replace('.', '')}"
+        python, build = f"python {minor}.*", f"{start}{tag}h{level}_{number}"
+        libraries = (library, f"libtensorflow_cc 2.19.1 {start}h{level}_{number}")
+        wants = ("grpcio >=1.73", "keras >=3.5", "numpy >=1.23,<3", "protobuf >=5.26", "tensorboard >=2.19,<2.20")
+        yield made("tensorflow-base", tag, python, *compiled, *libraries, *wants, weighed_down=True)
+        base = f"tensorflow-base 2.19.1 {build}"
+        yield made("tensorflow-estimator", tag, python, base)
+        yield made("tensorflow", tag, python, base, f"tensorflow-estimator 2.19.1 {build}", *driver, weighed_down=True)
+        if on_intel:
+            yield made("tensorflow-avx2" if level > 1 else "tensorflow-sse3", tag, f"tensorflow 2.19.1 {build}")
+    kind, pattern = ("tensorflow-gpu", f"cuda{cuda}*_{number}") if cuda else ("tensorflow-cpu", f"cpu*_{number}")
+    yield made(kind, "", f"tensorflow 2.19.1 {pattern}")
+
+
+def downstreams() -> Iterator[Record]:
+    """Return packages that need TensorFlow: with an open range, and bound to the release that they were linked with."""
+    for name, needs in (
+        ("tensorflow-hub", "tensorflow >=1.15"),
+        ("keras-tuner", "tensorflow >=2.0"),
+        ("asks-for-c", "libtensorflow >=2.19"),
+        ("asks-for-cc", "libtensorflow_cc >=2.19"),
+        ("linked-with-cc", "libtensorflow_cc 2.19.1.*"),
+    ):
+        yield {**record(name, "1", depends=(needs,)), "subdir": "noarch"}
 
 
 def levels() -> Iterator[Record]:

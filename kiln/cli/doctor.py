@@ -33,9 +33,13 @@ OPTIONS = {
     "bazel": "check this version of Bazel",
     "driver": "check this version of the NVIDIA driver",
     "glibc": "check this version of the C library",
+    "numpy": "check this version of NumPy",
+    "keras": "check this version of Keras",
+    "protobuf": "check this version of protobuf",
+    "metal": "check this version of tensorflow-metal",
 }
 VARIANT_FILE = "conda_build_config.yaml"
-MACHINE = ("driver", "loaded", "glibc", "avx", "arch", "gpus")
+MACHINE = ("driver", "loaded", "glibc", "avx", "arch", "system", "gpus")
 MACHINE_OPTIONS = ("driver", "arch", "gpu", "cc")  # a config can be checked for a machine
 
 
@@ -54,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--built-for", metavar="LIST", help="check builds for these GPU targets: sm_70,sm_80,compute_90"
     )
     parser.add_argument("--arch", metavar="ARCH", help="check this processor: x86_64 or aarch64")
+    parser.add_argument("--system", metavar="SYSTEM", help="check this system: linux, wsl2, windows or macos")
     parser.add_argument("--here", action="store_true", help="add this machine's driver, GPUs and C library")
     parser.add_argument("--log", metavar="FILE", help="explain the failure in this log; '-' reads standard input")
     parser.add_argument("--error", metavar="TEXT", help="explain this error message")
@@ -62,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """Check a log, a config, a combination or this machine; the exit code reports incompatibilities."""
-    names = (*OPTIONS, "gpu", "cc", "built_for", "arch")
+    names = (*OPTIONS, "gpu", "cc", "built_for", "arch", "system")
     versions = {name: value for name in names if (value := getattr(options, name)) is not None}
     of_machine = {name: versions[name] for name in MACHINE_OPTIONS if options.config is not None and name in versions}
     _require_at_most_one_question(options, {name: versions[name] for name in versions.keys() - of_machine.keys()})
@@ -264,6 +269,7 @@ def _known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
         yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"
     for failure in matches:
         more = f", {failure.count} times" if failure.count > 1 else ""
+        more += {"consequence": ", follows from another", "harmless": ", harmless"}.get(failure.kind.value, "")
         yield "\n".join(
             (
                 f"{failure.name}: line {failure.line}{more}",

@@ -139,9 +139,14 @@ EXAMPLES = {  # of versions that can be left open, by their names
     "bazel": "7.4.1",
     "driver": "580.65.06",
     "glibc": "2.28",
+    "numpy": "2.1",
+    "keras": "3.12",
+    "protobuf": "6.31.1",
+    "metal": "1.2.0",
 }
 VERSIONS = tuple(EXAMPLES)
 COMPILERS = {"gcc": "GCC", "clang": "clang"}
+SYSTEM_NAMES = {"linux": "Linux", "wsl2": "WSL2", "windows": "Windows", "macos": "macOS"}
 ARCHS = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
 _CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
@@ -191,7 +196,8 @@ class Combination:
     ``compiler`` is ``gcc 13`` or ``clang 18.1.8``; ``host`` is nvcc's host compiler where it is another one.
     ``built_for`` is a list of compute capabilities in the notation of TensorFlow's builds, ``sm_70`` for machine code,
     ``compute_90`` for machine code and PTX. ``loaded`` is the version of the driver's kernel module where it may differ
-    from that of its library, ``driver``. ``avx`` and ``arch`` (``x86_64``, ``aarch64``) are the processor's.
+    from that of its library, ``driver``. ``avx`` and ``arch`` (``x86_64``, ``aarch64``) are the processor's. ``metal``
+    is the version of tensorflow-metal, ``system`` one of SYSTEM_NAMES.
     """
 
     tf: str | None = None
@@ -205,8 +211,13 @@ class Combination:
     driver: str | None = None
     loaded: str | None = None
     glibc: str | None = None
+    numpy: str | None = None
+    keras: str | None = None
+    protobuf: str | None = None
+    metal: str | None = None
     avx: bool | None = None
     arch: str | None = None
+    system: str | None = None
     gpus: tuple[Gpu, ...] = ()
     built_for: tuple[str, ...] = ()
 
@@ -220,15 +231,23 @@ class Combination:
             "cudnn": "cuDNN",
             "python": "Python",
             "bazel": "Bazel",
+            "numpy": "NumPy",
+            "keras": "Keras",
+            "metal": "tensorflow-metal",
         }
         words = [
             value if name == "compiler" else f"{names.get(name, name)} {value}"
             for name, value in self.specified_versions()
         ]
-        words += [self.arch] if self.arch else []
+        words += [word for word in (SYSTEM_NAMES.get(self.system or ""), self.arch) if word]
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(words) or "nothing that a table is about"
+
+    @property
+    def needs_cuda(self) -> bool:
+        """Whether a part is only of use with CUDA."""
+        return bool(self.gpus or self.cuda or self.cudnn or self.driver)
 
     def specified_versions(self) -> tuple[tuple[str, str], ...]:
         """Return the versions and compilers that are not left open, by name."""
@@ -253,9 +272,11 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
         UsageError: for an invalid version or compiler, or an unknown GPU.
     """
     texts = {name: value.strip() for name, value in options.items() if value is not None}
-    compiler_name, host, gpu_names, built_for, arch = (
-        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for", "arch")
+    compiler_name, host, gpu_names, built_for, arch, system = (
+        texts.pop(name, None) for name in ("compiler", "host", "gpu", "built_for", "arch", "system")
     )
+    if system is not None and system.lower() not in SYSTEM_NAMES:
+        raise UsageError(f"--system {system!r} is not a system of the tables", hint=" or ".join(SYSTEM_NAMES))
     if arch is not None and arch not in ARCHS:
         raise UsageError(f"--arch {arch!r} is not a processor of the tables", hint=" or ".join(ARCHS))
     for name, value in texts.items():
@@ -267,6 +288,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
         compiler=None if compiler_name is None else _parse_compiler(compiler_name),
         host=None if host is None else _parse_compiler(host),
         arch=None if arch is None else ARCHS[arch],
+        system="macos" if system is None and "metal" in texts else system and system.lower(),
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
         if built_for is None

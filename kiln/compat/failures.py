@@ -12,6 +12,7 @@ import configparser
 import io
 import re
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,6 +34,15 @@ _PIECE = 1 << 20  # bytes
 _END = 8 << 20  # bytes
 
 
+class Kind(str, Enum):
+    """What a message is beside others of the same log; in the order in which they matter."""
+
+    CAUSE = "cause"
+    DEGRADED = "degraded"
+    CONSEQUENCE = "consequence"
+    HARMLESS = "harmless"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFailure:
     """A known failure: one of its words is in every line that the pattern matches.
@@ -47,6 +57,7 @@ class KnownFailure:
     cure: str
     source: str
     error: type[KilnError]
+    kind: Kind
 
     def first_matching_word(self, text: bytes) -> bytes | None:
         """Return the first of the words that is in a text."""
@@ -65,10 +76,12 @@ class LogFailure:
     text: str
     count: int = 1
     error: type[KilnError] = errors.BuildFailed
+    kind: Kind = Kind.CAUSE
 
     def as_data(self) -> dict[str, Any]:
         """Return the failure as JSON values."""
-        return {name: getattr(self, name) for name in ("name", "cause", "cure", "source", "line", "text", "count")}
+        names = ("name", "cause", "cure", "source", "line", "text", "count")
+        return {**{name: getattr(self, name) for name in names}, "kind": self.kind.value}
 
 
 @cache
@@ -85,6 +98,7 @@ def known_failures() -> tuple[KnownFailure, ...]:
             cure=section["cure"],
             source=section["source"],
             error=getattr(errors, section.get("error", "BuildFailed")),
+            kind=Kind(section.get("kind", "cause")),
         )
         for name, section in settings.items()
         if name != settings.default_section
@@ -92,7 +106,7 @@ def known_failures() -> tuple[KnownFailure, ...]:
 
 
 def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
-    """Return the failures in a log, in the order of their first lines."""
+    """Return the failures in a log: causes before what follows from them, each in the order of their first lines."""
     failures: dict[tuple[str, str], LogFailure] = {}
     before = 0
     for piece in _whole_line_pieces(log):
@@ -104,7 +118,8 @@ def failures_in_log(log: IO[bytes]) -> tuple[LogFailure, ...]:
             elif len(failures) < MOST:
                 failures[key] = failure
         before += piece.count(b"\n")
-    return tuple(failures.values())
+    kinds = list(Kind)
+    return tuple(sorted(failures.values(), key=lambda failure: (kinds.index(failure.kind), failure.line)))
 
 
 def failures_at_log_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...]:
@@ -158,6 +173,7 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
                     line=number,
                     text=text.strip()[:400],
                     error=candidate.error,
+                    kind=candidate.kind,
                 )
 
 

@@ -104,8 +104,15 @@ class MachineFacts:
             glibc=self.glibc,
             avx=self.avx,
             arch=ARCHS.get(self.system.rpartition(", ")[2]),
+            system=self._system_of_tables(),
             gpus=tuple(dict.fromkeys(Gpu(name=card.name, capability=card.capability) for card in self.cards)),
         )
+
+    def _system_of_tables(self) -> str:
+        """Return the system as the tables name it: a kernel of WSL2 says so in its release."""
+        if "microsoft" in self.kernel.lower():
+            return "wsl2"
+        return "macos" if self.system.startswith("Darwin") else "linux"
 
     def build_combination(self) -> Combination:
         """Return the parts that matter to a build here, outside of containers."""

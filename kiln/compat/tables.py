@@ -63,6 +63,13 @@ def is_below(version: str, bound: str) -> bool:
     return version_numbers(version)[: len(upper)] < upper
 
 
+def can_be_within(version: str, oldest: str, below: str) -> bool:
+    """Return whether a release of a version is at least ``oldest`` and older than ``below``, if that is not empty."""
+    upper = version_numbers(below) if below else (_NEWEST,)
+    parts = version_numbers(version)
+    return is_at_least(version, oldest) and (*parts, *[0] * (len(upper) - len(parts))) < upper
+
+
 def is_in_ranges(version: str, text: str) -> bool:
     """Return whether a version is in ranges in the notation of the tables: ``2.7 3.3-3.7``."""
     return any(overlaps_range(version, *_range_bounds(part)) for part in text.split())
@@ -128,6 +135,13 @@ def tensorflow_row(version: str) -> Row | None:
 def third_party_build_rows(version: str) -> tuple[Row, ...]:
     """Return the rows of the known builds of a release of TensorFlow by others than upstream."""
     return tuple(row for row in table_rows("built") if row["tf"] and versions_agree(row["tf"], version))
+
+
+@cache
+def requirement_rows(package: str, version: str) -> tuple[Row, ...]:
+    """Return what the releases of TensorFlow that a version stands for require of a package, the newest first."""
+    rows = [row for row in table_rows("requirement") if row["package"] == package]
+    return tuple(reversed(rows_including(rows, version)))
 
 
 @cache

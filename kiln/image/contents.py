@@ -322,7 +322,7 @@ def assemble_contents(
 def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:
     """Return the virtual packages of the image; the solve is for it, not for the machine that makes it.
 
-    Its processor is of level 2 of the x86-64 psABI, for which TensorFlow is compiled by default.
+    Its processor is of level 2 of the x86-64 psABI, as upstream's wheels, so that an image runs nearly everywhere.
     """
     machine = {
         "__unix": ("0", "0"),

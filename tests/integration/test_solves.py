@@ -85,7 +85,7 @@ def solver(request: pytest.FixtureRequest, tmp_path: Path) -> Solver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Channels:
-    """``own``: the twelve configs; ``base``: what they need; ``old``: that, with older releases as others made them."""
+    """``own``: ours; ``base``: what they need; ``old``: that, with older releases as others made them."""
 
     own: Path
     base: Path
@@ -346,11 +346,12 @@ CLIENT_TABLE = [
     row("cudnn 9.10.*", gets=CUDA, others={"cudnn": "9.10.2.21"}),
     row("tensorflow 2.21.*", "cudnn 8.*", gets=CPU),
     row("cudnn 9.17.*", "cuda-version 13.*", gets=CPU, cuda="13.0"),
-    # Levels of the processor: these packages are made for 2; an older release is offered to a lower one.
-    *(row(gets=CUDA, archspec=name) for name in ("x86_64_v2", "nehalem", "steamroller", "zen5")),
-    *(row(gets="2.19.1 cuda126 level1", archspec=name) for name in ("x86_64", "core2")),
-    row(gets="2.19.1 cpu level1", archspec="k10", cuda=None),
-    *(row("tensorflow 2.21.*", gets="refused", archspec=name) for name in ("x86_64", "nocona")),
+    # Levels of the processor: these packages are made for 1, 2 and 3, those for CUDA 12.5 for 2 alone.
+    *(row(gets=CUDA, archspec=name) for name in ("x86_64", "core2", "x86_64_v2", "nehalem", "steamroller", "zen5")),
+    row(gets=CPU, archspec="k10", cuda=None),
+    row("cuda-version 12.8.*", gets=OLDER_CUDA, archspec="nehalem"),
+    row("cuda-version 12.8.*", gets="2.19.1 cuda126 level1", archspec="nocona"),
+    row("tensorflow 2.21.*", "tensorflow-gpu", "cuda-version 12.8.*", gets="refused", archspec="nocona"),
     # As another package or another release requires them.
     *(row("uses-avx2", gets=CUDA, archspec=name) for name in ("x86_64_v3", "haswell", "x86_64_v4", "zen4")),
     *(row("uses-avx2", gets="refused", archspec=name) for name in ("x86_64", "x86_64_v2", "nehalem")),

@@ -295,7 +295,7 @@ def test_the_doctor_needs_nothing_but_the_standard_library(tmp_path: Path) -> No
 def test_a_config_that_cannot_work_is_refused_before_it_is_built(tmp_path: Path) -> None:
     feedstock = tmp_path / "feedstock"
     shutil.copytree(ROOT / "recipe", feedstock / "recipe", ignore=shutil.ignore_patterns("__pycache__"))
-    name = "linux_64_cuda_compiler_version12.5python3.12.____cpython"
+    name = "linux_64_cuda_compiler_version12.5microarch_level2python3.12.____cpython"
     config = (ROOT / ".ci_support" / f"{name}.yaml").read_text()
     (feedstock / ".ci_support").mkdir()
     (feedstock / ".ci_support" / f"{name}.yaml").write_text(config.replace("- '13'", "- '14'"))

@@ -147,6 +147,9 @@ def single_python_version(config: BuildConfig) -> str:
 
 PlanOf: TypeAlias = "Callable[[BuildConfig], RehearsalPlan]"
 
+# Of the x86-64 psABI: what upstream's wheels come nearest to; they have AVX besides (.bazelrc, avx_linux).
+WHEEL_LEVEL = "2"
+
 SYSTEM = Path("/usr")  # an interpreter below it cannot be mounted in a container, which has its own
 # Bytes of disk for each byte of a wheel, as measured: fetched, converted and unpacked; and, while a package is made of
 # upstream's wheel, unpacked, staged and packed.
@@ -343,8 +346,11 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
         for config in configs
         if cuda_version_of_config(config) is None and python in python_versions_of_config(config)
     ]
-    if len(matching) > 1:  # the usual build rather than the free-threaded one
+    if len(matching) > 1:  # the usual build rather than the free-threaded one, and upstream's level of the processor
         matching = [config for config in matching if not all(value.endswith("t") for value in config.variant["python"])]
+        matching = [
+            config for config in matching if WHEEL_LEVEL in config.variant.get("microarch_level", ())
+        ] or matching
     if len(matching) != 1:
         listing = ", ".join(config.name for config in matching) or "none"
         raise UnknownConfig(

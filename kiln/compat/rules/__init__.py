@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kiln.compat import tables
 from kiln.compat.combination import (
     COSTS,
+    SYSTEM_NAMES,
     WORKS,
     Combination,
     Finding,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 def _single_part_findings(combination: Combination) -> Iterator[Finding]:
     yield from _cuda_findings(combination)
     yield from _gpu_findings(combination)
+    yield from _system_findings(combination)
     if combination.driver is not None:
         yield from _accepted_cuda_range_finding(
             "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
@@ -57,6 +59,18 @@ def _single_part_findings(combination: Combination) -> Iterator[Finding]:
             judge_cuda_and_target_capabilities,
             combination,
         )
+
+
+def _system_findings(combination: Combination) -> Iterator[Finding]:
+    """Yield the releases that upstream has wheels of for another system than Linux, with CUDA and without."""
+    rows = [row for row in tables.table_rows("system") if row["system"] == combination.system]
+    name = SYSTEM_NAMES.get(combination.system or "", "")
+    for cuda, words in (("yes", "with CUDA"), ("no", "without CUDA")):
+        if of_kind := [row for row in rows if row["cuda"] == cuda]:
+            releases = _range_text(of_kind[0]["first"], of_kind[-1]["last"])
+            instead = f"; for a GPU: {of_kind[-1]['instead']}" if of_kind[-1]["instead"] else ""
+            reason = f"upstream has wheels for {name} {words} of TensorFlow {releases}{instead}"
+            yield finding_with_rows("system", WORKS, reason, *dict.fromkeys((of_kind[0], of_kind[-1])))
 
 
 def _discontinued_machine_findings(combination: Combination) -> Iterator[Finding]:
@@ -143,7 +157,7 @@ def _accepting_release_findings(combination: Combination, rules: tuple[Rule, ...
     if (
         combination.tf is not None
         or combination.serving is not None
-        or not (combination.specified_versions() or combination.gpus or combination.built_for)
+        or not (combination.specified_versions() or combination.gpus or combination.built_for or combination.system)
     ):
         return
     if combination.cuda is not None and tables.oldest_driver_row_for_cuda(combination.cuda) is None:
@@ -184,7 +198,9 @@ def _newest_accepted_cuda(combination: Combination, row: Row, rules: tuple[Rule,
 
 def _verdict_with_release(combination: Combination, row: Row, rules: tuple[Rule, ...]) -> Verdict:
     """Return the verdict on a release with the parts, at most COSTS; the release's CUDA replaces one left open."""
-    whole, worst = combination.with_versions(tf=row["tf"], cuda=combination.cuda or row["cuda"]), WORKS
+    # A Mac, and Windows today, has TensorFlow for the CPU.
+    cuda = row["cuda"] if combination.needs_cuda or combination.system in {None, "linux", "wsl2"} else None
+    whole, worst = combination.with_versions(tf=row["tf"], cuda=combination.cuda or cuda), WORKS
     for finding in (finding for rule in rules for finding in rule(whole)):
         worst = max(worst, finding.verdict, key=lambda verdict: verdict.rank)
         if worst.rank > COSTS.rank:
@@ -226,6 +242,9 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_wheel_and_glibc,
     tensorflow.judge_wheel_and_processor,
     tensorflow.judge_build_and_architecture,
+    tensorflow.judge_tensorflow_and_packages,
+    tensorflow.judge_tensorflow_and_system,
+    tensorflow.judge_metal,
 )
 
 

@@ -8,6 +8,7 @@ from kiln.compat import tables
 from kiln.compat.combination import (
     CANNOT,
     COSTS,
+    SYSTEM_NAMES,
     UNKNOWN,
     WORKS,
     Combination,
@@ -262,14 +263,92 @@ def judge_build_and_architecture(combination: Combination) -> Iterator[Finding]:
     if combination.tf is None or (own and combination.cuda and not versions_agree(own["cuda"], combination.cuda)):
         return  # not upstream's wheel
     source = _processor_row("x86_64 for CUDA", combination.tf)
-    needs_cuda = combination.gpus or combination.cuda or combination.driver
     what = f"upstream's wheel of TensorFlow {combination.tf} for aarch64"
     if source is None:
         yield unknown_finding(rule, f"no table has {what}")
     else:
-        instead = "; compile it for the GPU (--built-for)" if needs_cuda else ""
-        verdict = CANNOT if needs_cuda else WORKS
+        instead = "; compile it for the GPU (--built-for)" if combination.needs_cuda else ""
+        verdict = CANNOT if combination.needs_cuda else WORKS
         yield finding_with_rows(rule, verdict, f"{what} has no CUDA{instead}", source, *(row for _, row in fixed))
+
+
+def judge_tensorflow_and_packages(combination: Combination) -> Iterator[Finding]:
+    """Judge NumPy, Keras and protobuf by what the metadata of upstream's wheel requires: pip installs nothing else."""
+    if combination.tf is None:
+        return
+    for package, title in (("numpy", "NumPy"), ("keras", "Keras"), ("protobuf", "protobuf")):
+        version: str | None = getattr(combination, package)
+        if version is None:
+            continue
+        rule, rows = f"TensorFlow and {title}", tables.requirement_rows(package, combination.tf)
+        if not rows:
+            yield unknown_finding(rule, f"no table has the {title} that TensorFlow {combination.tf} requires")
+            continue
+        fitting = [row for row in rows if tables.can_be_within(version, row["oldest"], row["below"])]
+        row = (fitting or rows)[0]
+        below = f" and older than {row['below']}" if row["below"] else ""
+        need = f"TensorFlow {combination.tf} requires {title} {row['oldest']} or newer{below}"
+        if fitting:
+            yield finding_with_rows(rule, WORKS, need, row)
+        else:
+            otherwise = row["otherwise"] or f"pip does not install {version} beside it"
+            yield finding_with_rows(rule, CANNOT, f"{need}; {otherwise}", row)
+
+
+def judge_tensorflow_and_system(combination: Combination) -> Iterator[Finding]:
+    """Judge another system than Linux: upstream has wheels for it, with or without CUDA."""
+    system, tf = combination.system, combination.tf
+    if system in {None, "linux"} or tf is None:
+        return
+    assert system is not None, "checked above"
+    rule, title = "system", SYSTEM_NAMES[system]
+    rows = [row for row in tables.table_rows("system") if row["system"] == system]
+    row = next(iter(tables.rows_including(rows, tf)), None)
+    if row is None:
+        yield unknown_finding(rule, f"no table has TensorFlow {tf} on {title}")
+        return
+    what = f"upstream's wheel of TensorFlow {tf} for {title}"
+    if combination.arch and combination.arch not in row["archs"].split():
+        yield finding_with_rows(
+            rule, CANNOT, f"there is no wheel of TensorFlow {tf} for {title} on {combination.arch}", row
+        )
+        return
+    if row["cuda"] == "yes":
+        driver = "; the driver is that of Windows, and none is installed in WSL" if system == "wsl2" else ""
+        yield finding_with_rows(rule, WORKS, f"{what} has CUDA{driver}", row)
+    elif combination.needs_cuda:
+        yield finding_with_rows(rule, CANNOT, f"{what} has no CUDA; instead: {row['instead']}", row)
+    else:
+        yield finding_with_rows(rule, WORKS, f"{what} runs on the CPU; for a GPU: {row['instead']}", row)
+
+
+def judge_metal(combination: Combination) -> Iterator[Finding]:
+    """Judge Apple's plug-in by the releases that it is made for, and by those into which it does not load."""
+    if combination.metal is None:
+        return
+    rule, what = "tensorflow-metal", f"tensorflow-metal {combination.metal}"
+    if combination.system != "macos":
+        row = tables.table_rows("metal")[0]
+        yield finding_with_rows(rule, CANNOT, f"{what} is for macOS alone", row)
+        return
+    if combination.tf is None:
+        return
+    of_release = tables.rows_including(tables.table_rows("metal"), combination.tf)
+    rows = [row for row in of_release if versions_agree(row["metal"], combination.metal)]
+    both = f"{what} and TensorFlow {combination.tf}"
+    if any(row["works"] == "no" for row in rows):
+        yield finding_with_rows(rule, CANNOT, f"{what} does not load into TensorFlow {combination.tf}", *rows)
+    elif rows:
+        yield finding_with_rows(
+            rule, WORKS, f"{both} are made for each other, on macOS {rows[0]['macos']} or newer", *rows
+        )
+    elif of_release and all(row["works"] == "yes" for row in of_release):
+        made = f"TensorFlow {combination.tf} has tensorflow-metal {of_release[-1]['metal']}"
+        yield finding_with_rows(
+            rule, UNKNOWN, f"{made}; whether {combination.metal} loads is not documented", of_release[-1]
+        )
+    else:
+        yield unknown_finding(rule, f"no table has {both} together")
 
 
 def judge_serving_and_its_libraries(combination: Combination) -> Iterator[Finding]:

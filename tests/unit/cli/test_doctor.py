@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kiln.compat.machine import MachineFacts
 
 ROOT = Path(__file__).parents[3]
-CELL = "linux_64_cuda_compiler_version12.9python3.12.____cpython"
+CELL = "linux_64_cuda_compiler_version12.9microarch_level2python3.12.____cpython"
 
 
 def test_what_works_is_told_with_its_row_and_source(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,16 +15,17 @@ from kiln.base.errors import BuildFailed, DiskFull, OutOfMemory
 from kiln.compat import failures
 
 ROOT = Path(__file__).parents[3]
-FIXTURE = ROOT / "tests" / "fixtures" / "failures.ini"
+FIXTURES = ROOT / "tests" / "fixtures"
 
 
-def examples() -> dict[str, configparser.SectionProxy]:
+def examples(file: str) -> dict[str, configparser.SectionProxy]:
     settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
-    settings.read_string(FIXTURE.read_text(encoding="utf-8"))
+    settings.read_string((FIXTURES / file).read_text(encoding="utf-8"))
     return {name: section for name, section in settings.items() if name != "DEFAULT"}
 
 
-EXAMPLES = examples()
+EXAMPLES = examples("failures.ini")
+LOGS = examples("logs.ini")
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -39,13 +40,35 @@ def test_a_real_log(name: str) -> None:
     assert is_source(example["source"])
 
 
+def test_the_logs_are_many() -> None:
+    assert len(LOGS) >= 120
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_of_a_log_as_people_post_it_the_first_cause_that_matters_is_named_first(name: str) -> None:
+    log = LOGS[name]
+    first, *others = failures.failures_in_log(io.BytesIO(log["log"].encode()))
+    assert first.name == log["failure"]
+    assert log["says"] in f"{first.cause} {first.cure}"
+    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", first.cause + first.cure)
+    kinds = list(failures.Kind)
+    assert all(kinds.index(first.kind) <= kinds.index(other.kind) for other in others)
+    assert is_source(log["source"])
+
+
 def is_source(text: str) -> bool:
     """True if somebody's log was found there; what this project's own scripts say is found in them."""
     return text.startswith("https://") or (ROOT / text).is_file()
 
 
 def test_every_failure_that_is_known_has_an_example() -> None:
-    assert {each.name for each in failures.known_failures()} == {example["failure"] for example in EXAMPLES.values()}
+    shown = {example["failure"] for example in (*EXAMPLES.values(), *LOGS.values())}
+    beside = {
+        "no usable cuBLAS",
+        "NUMA node not told",
+        "model's folder not found",
+    }  # in WORDS, and beside a cause in logs
+    assert {each.name for each in failures.known_failures()} == shown | beside
 
 
 @pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
@@ -85,6 +108,18 @@ WORDS = {
             "been registered"
         ),
     ),
+    "no usable cuBLAS": ("Internal: Blas GEMM launch failed : a.shape=(32, 784), b.shape=(784, 128)",),
+    "NUMA node not told": ("successful NUMA node read from SysFS had negative value (-1), but there must be one",),
+    "model's folder not found": (
+        "FileSystemStoragePathSource encountered an error: Could not find base path /models/m for servable m with",
+    ),
+    "model does not load": (
+        "Loading servable: {name: m version: 1} failed: Not found: Could not find SavedModel .pb or .pbtxt at /models/m/1",
+    ),
+    "ptxas too old": ("ptxas /tmp/x, line 9; fatal   : Unsupported .version 7.4; current version is '7.1'",),
+    "GPU memory exhausted": ("failed to allocate 2.20G bytes from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",),
+    "no driver found": ("failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (303)",),
+    "names of TensorFlow 1": ("ModuleNotFoundError: No module named 'tensorflow.contrib'",),
     "no driver for a CUDA build": (
         "nothing provides __cuda >=12 needed by libtensorflow_framework-2.21.0-cuda129h0_200",
     ),

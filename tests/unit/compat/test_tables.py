@@ -25,8 +25,11 @@ ROWS = {
     "driver_gpu": 3,
     "gpu": 165,
     "known_failure": 4,
+    "metal": 13,
     "processor": 2,
+    "requirement": 34,
     "serving": 18,
+    "system": 8,
     "tensorflow": 38,
     "upstream": 2,
     "wheel": 3,
@@ -184,6 +187,25 @@ VERSIONS = st.lists(st.integers(0, 30), min_size=1, max_size=4).map(lambda parts
 )
 def test_versions_agree_as_far_as_both_go(one: str, other: str, same: bool) -> None:
     assert tables.versions_agree(one, other) is same
+
+
+@pytest.mark.parametrize(
+    ("version", "oldest", "below", "possible"),
+    [
+        ("2.1.3", "1.26", "2.2.0", True),
+        ("2.2", "1.26", "2.2.0", False),
+        ("2", "1.26", "2.2.0", True),  # 2.0 and 2.1 are
+        ("2", "1.26", "2.0", False),
+        ("1", "1.26", "2.0", True),
+        ("1.25", "1.26", "", False),
+        ("7", "6.31.1", "", True),
+        ("1.24.3", "1.22", "1.24.4", True),
+    ],
+)
+def test_a_short_version_is_within_if_one_of_its_releases_is(
+    version: str, oldest: str, below: str, *, possible: bool
+) -> None:
+    assert tables.can_be_within(version, oldest, below) is possible
 
 
 @pytest.mark.parametrize(

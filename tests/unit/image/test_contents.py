@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from kiln.build.rehearsal.inputs import WHEEL_LEVEL
 from kiln.build.rehearsal.packages import microarch_level_metadata
 from kiln.cli.image import KINDS
 from kiln.image import contents
@@ -94,17 +95,14 @@ def test_the_solve_is_for_the_image() -> None:
     assert contents.virtual_packages("2.36", "12.9")["__cuda"] == ("12.9", "0")
 
 
-def test_its_processor_is_of_the_level_that_tensorflow_is_compiled_for() -> None:
+def test_its_processor_is_of_the_level_that_upstream_compiles_tensorflow_for() -> None:
     version, processor = contents.virtual_packages("2.36", "")["__archspec"]
     accepted = [
         facts.version
         for facts in microarch_level_metadata()
         if all(re.match(pattern, processor) for pattern in facts.depends[0].split(" ")[2:])
     ]
-    variants = (ROOT / "recipe" / "conda_build_config.yaml").read_text(encoding="utf-8")
-    level = re.search(r'^microarch_level:\n(?:  #.*\n)*  - "(\d)"', variants, re.MULTILINE)
-    assert level is not None
-    assert (version, accepted[-1]) == ("1", level[1])
+    assert (version, accepted[-1]) == ("1", WHEEL_LEVEL)
 
 
 def test_a_missing_library_is_reported(tmp_path: Path) -> None:

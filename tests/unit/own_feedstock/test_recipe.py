@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import re
 import shutil
 from pathlib import Path
-from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,10 +30,11 @@ CUDA = ("None", "12.5", "12.9")
 PYTHONS = {"3.10": "3.10.____cpython", "3.11": "3.11.____cpython", "3.12": "3.12.____cpython", "3.13": "3.13.____cp313"}
 LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 CONFIGS = [(cuda, python) for cuda in CUDA for python in PYTHONS]
+LEVELS = {"None": ("1", "2", "3"), "12.5": ("2",), "12.9": ("1", "2", "3")}
 
 
-def name(cuda: str, python: str) -> str:
-    return f"linux_64_cuda_compiler_version{cuda}python{PYTHONS[python]}"
+def name(cuda: str, python: str, level: str = "2") -> str:
+    return f"linux_64_cuda_compiler_version{cuda}microarch_level{level}python{PYTHONS[python]}"
 
 
 @functools.cache
@@ -45,27 +46,21 @@ def rendered() -> dict[str, dict[str, Output]]:
     return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
 
-@pytest.fixture
-def variants(tmp_path: Path) -> Callable[..., list[dict[str, Output]]]:
-    """A function that renders this recipe's configs, all or those of a CUDA, with keys of its variant file replaced."""
-
-    def with_keys(text: str, cuda: str = "") -> list[dict[str, Output]]:
-        shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
-        shutil.copy(ROOT / "conda-forge.yml", tmp_path)
-        file = tmp_path / "recipe" / "conda_build_config.yaml"
-        for key in re.findall(r"^\w+(?=:)", text, re.MULTILINE):
-            kept = re.sub(rf"^{key}:\n(?:[ #].*\n)*", "", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            file.write_text(kept + text, encoding="utf-8")
-        feedstock = recipe_feedstock.load(tmp_path)
-        configs = [config for config in matrix.configs(feedstock) if f"cuda_compiler_version{cuda}" in config.name]
-        results = (pins.close_static_pins(render.render(feedstock, config)) for config in configs)
-        return [{item.name: item for item in result.outputs if not item.skip} for result in results]
-
-    return with_keys
+def test_the_matrix_has_a_config_for_each_cuda_and_level_and_python_and_the_cpu_on_aarch64() -> None:
+    intel = [name(cuda, python, level) for cuda, python in CONFIGS for level in LEVELS[cuda]]
+    assert sorted(rendered()) == sorted([*intel, *(f"linux_aarch64_python{tag}" for tag in PYTHONS.values())])
 
 
-def test_the_matrix_has_a_config_for_each_cuda_and_python() -> None:
-    assert sorted(rendered()) == sorted(name(cuda, python) for cuda, python in CONFIGS)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_aarch64_has_the_cpu_build_without_anything_of_x86(python: str) -> None:
+    result = rendered()[f"linux_aarch64_python{PYTHONS[python]}"]
+    assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", "tensorflow-cpu"}
+    for item in result.values():
+        assert (item.subdir, item.build_number) == ("linux-aarch64", 0)
+        assert not [spec for spec in item.requirements.build if "x86" in spec or spec.endswith("_linux-64")]
+    # Its own Python cannot run where it is compiled.
+    for output in ("tensorflow-base", "tensorflow"):
+        assert "cross-python_linux-aarch64" in result[output].requirements.build
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
@@ -74,22 +69,23 @@ def test_each_config_has_its_outputs_named_as_the_field_does(cuda: str, python: 
     result = rendered()[name(cuda, python)]
     assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", f"tensorflow-{only}"}
     for item in result.values():
-        tag = "" if item.name in LIBRARIES else f"py{python.replace('.', '')}"
+        tag = f"py{python.replace('.', '')}" if item.name in {"tensorflow-base", "tensorflow"} else ""
         assert re.fullmatch(f"{flavour}{tag}h[0-9a-f]{{7}}_{number}", item.build_string), item.build_string
         assert (item.version, item.build_number) == ("2.21.0", number)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
-def test_the_libraries_are_the_same_for_every_python(cuda: str) -> None:
-    for library in LIBRARIES:
-        assert len({rendered()[name(cuda, python)][library].build_string for python in PYTHONS}) == 1
+def test_what_is_not_made_for_a_python_is_the_same_for_all(cuda: str) -> None:
+    for output in (*LIBRARIES, f"tensorflow-{'cpu' if cuda == 'None' else 'gpu'}"):
+        assert len({rendered()[name(cuda, python)][output].build_string for python in PYTHONS}) == 1
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
 def test_a_solver_takes_cuda_where_it_can_and_the_cpu_elsewhere(cuda: str, python: str) -> None:
     for item in rendered()[name(cuda, python)].values():
         on_both = item.name not in {"tensorflow-cpu", "tensorflow-gpu"}
-        assert item.track_features == (("tensorflow-cpu",) if cuda == "None" and on_both else ())
+        weighed_down = cuda == "None" and item.name in {"tensorflow-base", "tensorflow"}  # as conda-forge's are
+        assert item.track_features == (("tensorflow-cpu",) if weighed_down else ())
         assert ("__cuda" in item.requirements.run) == (cuda != "None" and on_both)
 
 
@@ -115,8 +111,16 @@ def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, pytho
     assert exact("libtensorflow_framework", by="tensorflow-base")
     assert exact("libtensorflow_cc", by="tensorflow-base")
     assert exact("tensorflow-base", by="tensorflow")
-    assert exact("tensorflow", by="tensorflow-cpu" if cuda == "None" else "tensorflow-gpu")
+    chosen = result["tensorflow-cpu" if cuda == "None" else "tensorflow-gpu"].requirements.run
+    other = result["tensorflow"].build_string.replace(python.replace(".", ""), "999")
+    for build, fits in ((result["tensorflow"].build_string, True), (other, True), (f"{other}5", False)):
+        assert _fits(chosen, "tensorflow", build) == fits
     assert [result[item].run_exports for item in LIBRARIES] == [{"weak": (f"{item} ==2.21.0",)} for item in LIBRARIES]
+
+
+def _fits(specs: tuple[str, ...], package: str, build: str) -> bool:
+    (pattern,) = (spec.split()[2] for spec in specs if spec.startswith(f"{package} 2.21.0 "))
+    return fnmatch.fnmatchcase(build, pattern)
 
 
 @pytest.mark.parametrize(
@@ -128,16 +132,9 @@ def test_outputs_that_must_fit_together_name_each_other_exactly(cuda: str, pytho
     ],
 )
 def test_builds_for_gpus_before_turing_exclude_the_cudnn_that_has_no_kernels_for_them(
-    variants: Callable[..., list[dict[str, Output]]], capabilities: str, flavour: str, cudnn: str, arch: str
+    with_list: Callable[[str], dict[str, Output]], capabilities: str, flavour: str, cudnn: str, arch: str
 ) -> None:
-    lists = dedent(f"""
-        cuda_compute_capabilities:
-          - ""
-          - ""
-          - "{capabilities}"
-    """)
-    chosen = [item["libtensorflow_framework"] for item in variants(lists, cuda="12.9")]
-    (framework,) = {item.build_string: item for item in chosen}.values()
+    framework = with_list(capabilities)["libtensorflow_framework"]
     assert framework.build_string.startswith(flavour)
     assert f"cudnn >=9.8,{cudnn}" in framework.requirements.run
     assert f"__cuda_arch >={arch}" in framework.requirements.run_constrained
@@ -184,20 +181,17 @@ def test_a_list_that_the_compile_would_refuse_ends_the_rendering(
     assert "cuda_compute_capabilities must be a list such as sm_80,compute_90" in str(error.value)
 
 
-def test_each_level_of_the_processor_is_a_build_that_is_preferred_to_lower_ones(
-    variants: Callable[..., list[dict[str, Output]]],
-) -> None:
-    levels = variants('microarch_level:\n  - "1"\n  - "2"\n  - "3"\n')
-    numbers = {
-        (
-            item["tensorflow"].build_number,
-            *(spec for spec in item["libtensorflow_cc"].requirements.build if "arch" in spec),
-        )
-        for item in levels
-    }
-    cpu = {(25 * (level - 1), f"x86_64-microarch-level {level}.*") for level in (1, 2, 3)}
-    assert numbers == cpu | {(number + 200, spec) for number, spec in cpu}
-    assert len({item["tensorflow-base"].build_string for item in levels}) == len(levels) == 36
+@pytest.mark.parametrize("cuda", CUDA)
+def test_each_level_of_the_processor_is_a_build_that_is_preferred_to_lower_ones(cuda: str) -> None:
+    levels = {level: rendered()[name(cuda, "3.12", level)] for level in LEVELS[cuda]}
+    for level, result in levels.items():
+        number = 25 * (int(level) - 1) + (0 if cuda == "None" else 200)
+        for output, item in result.items():
+            assert item.build_number == number
+            compiled = output in {*LIBRARIES, "tensorflow-base"}
+            assert (f"x86_64-microarch-level {level}.*" in item.requirements.build) == compiled
+    for output in levels["2"]:
+        assert len({result[output].build_string for result in levels.values()}) == len(levels)
 
 
 def test_the_cuda_libraries_are_bounded_by_what_their_packages_export() -> None:
@@ -216,7 +210,7 @@ def test_no_two_cuda_builds_accept_the_same_cuda_version() -> None:
         cuda: [spec for spec in output.requirements.run if spec.startswith("cuda-version ")]
         for cuda in CUDA[1:]
         for output in rendered()[name(cuda, "3.11")].values()
-        if "__cuda" in output.requirements.run
+        if "__cuda" in output.requirements.run or output.name == "tensorflow-gpu"
     }
     assert ranges == {"12.5": ["cuda-version >=12.5,<12.9"], "12.9": ["cuda-version >=12.9,<13"]}
 

@@ -163,6 +163,17 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
         cpu_config_for_machine(feedstock, MACHINE)
 
 
+def test_of_several_levels_of_the_processor_that_of_upstreams_wheel_is_rehearsed(
+    tmp_path: Path, here: dict[str, Interpreter]
+) -> None:
+    files = {
+        f".ci_support/linux_64_level{level}.yaml": f"microarch_level:\n- '{level}'\npython:\n- 3.13.* *_cp313\n"
+        for level in (1, 2, 3)
+    }
+    feedstock = builders.feedstock(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
+    assert cpu_config_for_machine(feedstock, MACHINE) == "linux_64_level2"
+
+
 def pythons(tmp_path: Path, *, fetch: bool = True) -> inputs.RehearsalPythons:
     return inputs.RehearsalPythons(machine=MACHINE, folder=tmp_path, channel="the-channel", fetch=fetch)
 

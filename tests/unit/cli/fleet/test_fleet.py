@@ -26,9 +26,11 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Path:
-    """Return a feedstock with the configs of this one."""
+    """Return a feedstock with twelve configs of this one: those of a level of the processor."""
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
-    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    (tmp_path / ".ci_support").mkdir()
+    for file in (ROOT / ".ci_support").glob("linux_64_*level2*"):
+        (tmp_path / ".ci_support" / file.name).symlink_to(file)
     return tmp_path
 
 

@@ -60,8 +60,9 @@ if TYPE_CHECKING:
     from kiln.state.results import MatrixReport
 
 ROOT = Path(__file__).parents[4]
-CUDA = sorted(path.stem for path in (ROOT / ".ci_support").glob("*.yaml") if "versionNone" not in path.name)[:3]
-CPU = min(path.stem for path in (ROOT / ".ci_support").glob("*.yaml") if "versionNone" in path.name)
+LEVEL_2 = sorted(path.stem for path in (ROOT / ".ci_support").glob("linux_64_*level2*"))
+CUDA = [name for name in LEVEL_2 if "versionNone" not in name][:3]
+CPU = next(name for name in LEVEL_2 if "versionNone" in name)
 CONFIGS = (*CUDA, CPU)
 
 
@@ -173,7 +174,9 @@ class Run:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
-    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    (tmp_path / ".ci_support").mkdir()
+    for file in (ROOT / ".ci_support").glob("linux_64_*level2*"):
+        (tmp_path / ".ci_support" / file.name).symlink_to(file)
     (tmp_path / "build_artifacts").mkdir()
     return Run(tmp_path, monkeypatch)
 
@@ -423,12 +426,14 @@ def printed(root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def feedstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a feedstock with the configs of this one, for a user who has no table of prices."""
+    """Return a feedstock with twelve configs of this one, for a user who has no table of prices."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("AWS_REGION", raising=False)
     monkeypatch.setattr(resume, "may_be_of_checkout", lambda _: False)
     (tmp_path / "recipe").symlink_to(ROOT / "recipe")
-    (tmp_path / ".ci_support").symlink_to(ROOT / ".ci_support")
+    (tmp_path / ".ci_support").mkdir()
+    for file in (ROOT / ".ci_support").glob("linux_64_*level2*"):
+        (tmp_path / ".ci_support" / file.name).symlink_to(file)
     return tmp_path
 
 
