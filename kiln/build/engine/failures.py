@@ -9,16 +9,16 @@ import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln.base import files
+from kiln.base import files, secret_forms
 from kiln.base.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 from kiln.compat import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.build.steps import BuildStep
+    from kiln.build.steps import BuildStep, CompileStep
 
 
 ENGINE_FOLDER = Path("output", "bld")
@@ -166,6 +166,7 @@ def _build_link_faults(prefix: Path, others: frozenset[str], build_folder: Path)
                 yield f"{place} is a link to {real.relative_to(real_folder)} in the build's folder, which is removed"
 
 
+_LICENSE_LIKE = re.compile(r"(?:licen[cs]e|copying|notice|unlicense)", re.IGNORECASE)
 _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 
 
@@ -314,6 +315,28 @@ def classify_failure(reason: str, tail: str) -> FailurePattern:
     if failure is NETWORK and is_permanent_download_failure(f"{reason}\n{tail}"):
         return ABSENT
     return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure
+
+
+def explanation(kind: FailurePattern, reason: str, step: BuildStep | CompileStep) -> str:
+    """Return what the message of a failure leaves out, where the log does not help."""
+    if kind is PATCHES:
+        return "\n".join(reason.splitlines()[1:])
+    if kind is HASH:
+        return f"it came from {', '.join(_source_addresses(step.recipe))}"
+    if kind is LICENSES:
+        names = {
+            path.name for folder in source_work_folders(step.folder) for path in folder.glob("*") if path.is_file()
+        }
+        found = sorted(name for name in names if _LICENSE_LIKE.match(name))
+        return f"the sources have {', '.join(found[:SHOWN]) or 'no file with the name of a license'} at their top"
+    return "the files are in the prefix after the script has ended"
+
+
+def _source_addresses(recipe: Mapping[str, Any]) -> Iterator[str]:
+    sources = recipe.get("source") or ()
+    for source in (sources,) if isinstance(sources, dict) else sources:
+        value = source.get("url") or ()
+        yield from map(secret_forms.with_masked_credentials, (value,) if isinstance(value, str) else value)
 
 
 def is_permanent_download_failure(messages: str) -> bool:

@@ -97,6 +97,24 @@ def test_a_failed_script_is_told_by_the_cause_in_its_output(tmp_path: Path) -> N
     assert isinstance(killed, OutOfMemory)
 
 
+def test_a_wrong_hash_is_told_with_the_one_to_paste_and_a_patch_with_its_hunk(tmp_path: Path) -> None:
+    step = a_step(tmp_path, ())
+    hashes = f"  expected: {'0' * 64}\n  actual:   {'a' * 64}"
+    file = "/work/output/src_cache/30499b49c9466d42_h-1.tar.gz"
+    error = build_step_error(step, f'sha256 checksum validation failed for "{file}"\n{hashes}', "")
+    assert error.what == f"a could not be built: the sha256 of h-1.tar.gz is {'a' * 64}, the recipe has {'0' * 64}"
+    reason = "Patch application error: error applying hunk #1: no context\nHunk content:\n@@ -1 +1 @@\n-a"
+    error = build_step_error(step, reason, "Applying patch: /recipe/fix.patch")
+    assert error.what == "a could not be built: fix.patch does not apply: hunk #1: no context"
+    assert error.why == "Hunk content:\n@@ -1 +1 @@\n-a"
+
+
+def test_a_missing_license_is_told_with_those_of_the_sources(tmp_path: Path) -> None:
+    step = a_step(tmp_path, ["nothing"])
+    (tmp_path / "step" / ENGINE_FOLDER / "a_1" / "work" / "LICENCE.md").touch()
+    assert "the sources have LICENCE.md at their top" in build_step_error(step, REASON, "").why
+
+
 @pytest.mark.parametrize(
     ("messages", "final"),
     [
