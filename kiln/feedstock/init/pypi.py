@@ -245,7 +245,7 @@ def _with_conditional_requirements(
 
     A ``noarch`` package is one for all: it gets those of any of its Pythons, and those of Linux and macOS.
     """
-    run, conditional, left_out, notes = list(project.run), [], [], []
+    run, conditional, left_out, of_some, notes = list(project.run), [], [], [], []
     oldest = _python_version_tuple(project.python_min or python_min)[1]
     for match in _MARKED.finditer(generated):
         text = patterns.escaped_for_terminal(f"{match['spec']} ({match['marker']})")
@@ -264,8 +264,15 @@ def _with_conditional_requirements(
         elif condition[1] == ("win",):
             left_out.append(text)
         else:
-            run.append(spec)
-            notes.append(f"a noarch package cannot require {text} for these alone: it requires it always")
+            of_some.append((spec, text))
+    for spec, text in of_some:
+        name = spec.split()[0]
+        if name in {each.split()[0] for each in run}:  # with other bounds, which may be those of other Pythons
+            notes.append(f"a noarch package cannot require {text} for these alone: its bounds are left out")
+            continue
+        alone = sum(each.split()[0] == name for each, _ in of_some) == 1
+        run.append(spec if alone else name)
+        notes.append(f"a noarch package cannot require {text} for these alone: it requires it always")
     if project.noarch and left_out:
         notes.append(
             "a noarch package cannot require by platform: these are comments in the recipe, "

@@ -168,6 +168,21 @@ def test_a_requirement_with_a_marker(marker: str, noarch: object, compiled: obje
     assert bool(told) == (expected == "comment" or (is_noarch and expected == "run" and "3.8" not in marker))
 
 
+@pytest.mark.parametrize(
+    ("first", "run"),
+    [
+        ("- numpy >=1.21", ["numpy >=1.21"]),
+        ('# - numpy >=1.21 # python_version < "3.13"', ["numpy"]),
+    ],
+)
+def test_bounds_of_some_pythons_do_not_bind_a_noarch_package(first: str, run: list[str]) -> None:
+    rows = f'{first}\n  # - numpy >=2.1 # python_version >= "3.13"'
+    text = GENERATED.replace('# - tomli >=1.1.0 # python_version < "3.11"', rows)
+    project = pypi.project_from_generated_recipe(text, mapped=True)
+    assert [spec for spec in project.run if "numpy" in spec] == run
+    assert any("numpy >=2.1" in note for note in project.notes)
+
+
 def test_a_pinning_has_the_oldest_python(tmp_path: Path) -> None:
     (tmp_path / "conda_build_config.yaml").write_text("python:\n  - 3.12.* *_cpython\npython_min:\n  - '3.12'\n")
     assert pypi.python_min_of_pinning(tmp_path / "conda_build_config.yaml") == "3.12"
