@@ -337,6 +337,11 @@ def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -
             f"compilers of the recipe: {compilers}{tools}; libraries of other packages that it links to are not known: "
             "put them into requirements/host"
         )
+    if "rust" in project.languages:
+        notes.append(
+            "the licenses of all crates are collected by cargo-bundle-licenses, which a rehearsal takes from this "
+            "machine: cargo install cargo-bundle-licenses"
+        )
     tests = [f"{name} --help" for name in project.programs] + [f"pytest {name}" for name in project.tests[:1]]
     if tests:
         notes.append(f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements")

@@ -280,15 +280,13 @@ class _Source:
         }
 
     def _tests(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return what pytest needs from the sources, and its requirements; nothing without tests for it."""
+        """Return what pytest needs from the sources, and its requirements, if the project declares these."""
         folder = next((name for name in ("tests", "test") if self._has_tests(name)), "")
         requirements = self._test_requirements()
-        uses_pytest = any(canonicalize_name(spec.split()[0]) == "pytest" for spec in requirements)
-        if not folder or not (uses_pytest or "pytest" in _table(self.project, "tool")):
+        if not folder or not any(canonicalize_name(spec.split()[0]) == "pytest" for spec in requirements):
             return (), ()
         there = {str(path) for path in self.paths}
-        specs = requirements if uses_pytest else ("pytest", *requirements)
-        return (f"{folder}/", *(name for name in _TEST_SETTINGS if name in there)), specs
+        return (f"{folder}/", *(name for name in _TEST_SETTINGS if name in there)), requirements
 
     def _has_tests(self, folder: str) -> bool:
         return any(path.parts[0] == folder and _TEST_FILE.fullmatch(path.name) for path in self.paths)
