@@ -233,17 +233,19 @@ def print_advice_and_return_exit_code(report: MatrixReport, errors: Mapping[str,
 
 
 def failure_advice(error: KilnError, log: Path | None) -> list[str]:
-    """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log."""
-    from kiln.compat import failures as compat_failures
+    """Return what to try: the error's hint, and the doctor's causes of the messages at the end of the log.
 
-    matches = (
-        compat_failures.failures_at_log_end(log)
-        if log is not None and isinstance(error, (BuildFailed, TestsFailed))
-        else ()
-    )
-    causes = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
+    Of failures of builds only the one that the error names: a log has many that did no harm.
+    """
+    from kiln.compat import causes
+
+    logged = causes.failures_at_log_end(log) if log and isinstance(error, (BuildFailed, TestsFailed)) else ()
+    matches = [
+        match for match in logged if not match.headline or match.headline in error.what or match.cure == error.hint
+    ]
+    lines = [line for match in matches[-3:] for line in (f"  cause: {match.cause}", f"  try: {match.cure}")]
     hint = f"  try: {error.hint}"
-    return causes if hint in causes or not error.hint else [hint, *causes]
+    return lines if hint in lines or not error.hint else [hint, *lines]
 
 
 TERMINAL_VARIABLES = ("TERM", "COLORTERM", "LINES", "COLUMNS")

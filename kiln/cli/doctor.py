@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator
 
+    from kiln.compat.causes import LogFailure
     from kiln.compat.combination import Combination, DoctorResult, Finding, Suggestion
-    from kiln.compat.failures import LogFailure
     from kiln.compat.machine import MachineFacts
 
 SIGNS = {"works": "✓", "works with a cost": "~", "unknown": "?", "cannot work": "✗"}
@@ -244,16 +244,16 @@ def _machine_property_lines(facts: MachineFacts, arch: str | None, cores: int, m
 
 
 def _diagnose_log_or_error_text(options: argparse.Namespace) -> int:
-    from kiln.compat import failures
+    from kiln.compat import causes
 
     if options.error is not None:
-        matches = failures.failures_in_log(io.BytesIO(options.error.encode("utf-8", "replace")))
+        matches = causes.failures_in_log(io.BytesIO(options.error.encode("utf-8", "replace")))
     elif options.log == "-":
-        matches = failures.failures_in_log(sys.stdin.buffer)
+        matches = causes.failures_in_log(sys.stdin.buffer)
     else:
         try:
             with Path(options.log).open("rb") as log:
-                matches = failures.failures_in_log(log)
+                matches = causes.failures_in_log(log)
         except OSError as error:
             raise UsageError(f"{options.log} cannot be read", why=error.strerror or str(error)) from error
     print(
@@ -266,7 +266,7 @@ def _diagnose_log_or_error_text(options: argparse.Namespace) -> int:
 
 def _known_failure_texts(matches: tuple[LogFailure, ...]) -> Iterator[str]:
     if not matches:
-        yield "no known failure found; kiln/compat/data/failures.ini lists the known ones"
+        yield "no known failure found; the tables in kiln/compat/data/*failures.ini list the known ones"
     for failure in matches:
         more = f", {failure.count} times" if failure.count > 1 else ""
         more += {"consequence": ", follows from another", "harmless": ", harmless"}.get(failure.kind.value, "")

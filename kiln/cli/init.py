@@ -141,7 +141,30 @@ def make_feedstock(
     report.kept += planned.kept
     report.notes += [*recipe.notes, *([note] if note else []), *([requirement.note] if requirement.note else [])]
     rerender_or_note_reason(options, load(folder), report)
+    report.notes += [note for note in [commit_new_feedstock(folder, recipe.name, variables)] if note]
     return report
+
+
+def commit_new_feedstock(folder: Path, name: str, variables: dict[str, str]) -> str:
+    """Make a git repository of a new feedstock, whose packages then name a commit; return a note on what is left to do.
+
+    In a checkout that exists, and where git has no name of a user, the commit is the user's to make.
+    """
+    from kiln.base import git
+    from kiln.base.errors import MissingTool
+
+    commit = shlex.join(("git", "-C", str(folder), "commit", "--message", f"{name}: a new feedstock"))
+    if any((place / ".git").exists() for place in (folder, *folder.absolute().parents)):
+        return f"commit it before you publish: git -C {quote(str(folder))} add --all; {commit}"
+    try:
+        git.output(folder, "init", "--quiet", "--initial-branch", "main", env=variables)
+        git.output(folder, "add", "--all", env=variables)
+        if not git.output_or_empty(folder, "config", "user.email", env=variables).strip():
+            return f"git has no user.name and user.email: set them, then {commit}"
+        git.output(folder, "commit", "--quiet", "--message", f"{name}: a new feedstock", env=variables)
+    except (MissingTool, UsageError) as error:
+        return f"no git repository was made, so that packages name no commit: {error.why or error.what}"
+    return ""
 
 
 def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: dict[str, str]) -> NewRecipe:
@@ -152,7 +175,8 @@ def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: 
     if options.version:
         scaffold.require_valid_version(options.version)
     if options.pypi:
-        project = pypi.fetch_project(options.name, options.version, env=variables)
+        python_min = pypi.python_min_of_pinning(pinning.readable_pinning_file(options))
+        project = pypi.fetch_project(options.name, options.version, python_min=python_min, env=variables)
         return python_recipe(project, form, maintainers)
     name = scaffold.require_valid_package_name(options.name)
     return starter_recipe(name, options.version or FIRST_VERSION, form, maintainers)

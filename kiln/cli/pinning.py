@@ -89,6 +89,20 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
     return limits.run_bounded(lambda: work(newest))
 
 
+def readable_pinning_file(options: argparse.Namespace) -> Path | None:
+    """Return the variant file of the given pinning, or of the newest that can be had; None where none can."""
+    from kiln.feedstock import pinning as feedstock_pinning
+
+    if options.pinning:
+        return pinning_file_by_name(options.pinning, options.pinning_channel)
+    if options.no_pinning or options.pinning_channel == feedstock_pinning.NO_CHANNEL:
+        return None
+    try:
+        return feedstock_pinning.newest_pinning(_pinning_cache_folder(), options.pinning_channel).file
+    except PinningNeeded:
+        return None
+
+
 def unfetched_pinning_notes(root: Path, error: PinningNeeded) -> list[str]:
     """Return the notes about keys without a value, since the pinning cannot be fetched."""
     reason = f" ({error.why})" if error.why else ""

@@ -246,21 +246,23 @@ class BuildWatch:
 
     def explained_error(self, error: KilnError) -> KilnError:
         """Return an error with the action that failed and its cause, as far as they are known."""
-        from kiln.compat import failures as compat_failures
+        from kiln.compat import causes
 
         self.file.read_new_events()
         failures, complaints = self.file.build.failures, self.file.build.complaints
         output = failures[0].text if failures else "\n".join(complaints)
-        cause = compat_failures.cause_of_failed_compile(
-            "\n".join([*(failure.text for failure in failures), *complaints, error.why])
+        cause = causes.cause_of_failed_compile(
+            "\n".join([*(failure.text for failure in failures), *complaints, error.what, error.why])
         )
+        kind = BuildFailed if cause is None else cause.error
         if not output and cause is None:
             return error
+        if not output and cause is not None and cause.headline and cause.headline in error.what:
+            return kind(error.what, why=error.why, hint=error.hint)
         action = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
-        why = f": {cause.name}" if cause else ""
+        why = f": {cause.headline or cause.name}" if cause else ""
         message = program_output_with_margin("\n".join(output.splitlines()[-MESSAGE:]))
-        kind = BuildFailed if cause is None else cause.error
         return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 
 

@@ -9,15 +9,16 @@ import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from kiln.base import files
+from kiln.base import files, secret_forms
 from kiln.base.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
+from kiln.compat import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from kiln.build.steps import BuildStep
+    from kiln.build.steps import BuildStep, CompileStep
 
 
 ENGINE_FOLDER = Path("output", "bld")
@@ -165,6 +166,7 @@ def _build_link_faults(prefix: Path, others: frozenset[str], build_folder: Path)
                 yield f"{place} is a link to {real.relative_to(real_folder)} in the build's folder, which is removed"
 
 
+_LICENSE_LIKE = re.compile(r"(?:licen[cs]e|copying|notice|unlicense)", re.IGNORECASE)
 _MISSING = "about/license_file: neither in the sources nor in the recipe: "
 
 
@@ -207,7 +209,7 @@ DISK = FailurePattern(
 HASH = FailurePattern(
     words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
     error=HashMismatch,
-    hint="see that the recipe's hash belongs to this version, and who could have changed the file",
+    hint="write the file's hash into the recipe if it is that version's file; otherwise see who could have changed it",
 )
 # Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
 NETWORK = FailurePattern(
@@ -260,19 +262,42 @@ LICENSES = FailurePattern(
     error=BuildFailed,
     hint="put the files that about/license_file names into the recipe's folder, or correct their paths in the source",
 )
+PATCHES = FailurePattern(
+    words=re.compile(r"^(?:PyRattlerBuildError: )?Patch application error"),
+    error=BuildFailed,
+    hint="make the patch anew against this version's sources, or take it out where upstream has the change",
+)
 OTHER = FailurePattern(words=re.compile(""), error=BuildFailed)
+WITHOUT_LOG = (LEFT_OUT, SPECIAL, UNUSABLE, LICENSES, PATCHES, HASH)  # their messages say all
 GAVE_UP = "Retry attempt #2"  # the engine's last retry; its message does not name what could not be resolved
 
 
 SCRIPT_FAILED = "Script failed to execute"
 STATUS = re.compile(r"^Script failed with status (\d+)", re.MULTILINE)
+_PREPARED = re.compile(r"^✔ Successfully updated the \w+ environment$", re.MULTILINE)
+_HASHES = re.compile(
+    r"(?P<kind>sha256|md5) checksum validation failed for \"(?:.*/)?(?:[0-9a-f]{8,64}_)?(?P<file>[^/\"]+)\"\s+"
+    r"expected: (?P<wanted>[0-9a-f]+)\s+actual: +(?P<found>[0-9a-f]+)"
+)
+_PATCH = re.compile(r"Patch application error: (?:error applying )?(?P<why>.+)")
+_APPLIED = re.compile(r"^Applying patch: (?:.*/)?([^/\n]+)$", re.MULTILINE)
+
+
+def output_of_script(tail: str) -> str:
+    """Return the end of an engine's log from the start of the script on, or all of it."""
+    return _PREPARED.split(tail)[-1]
 
 
 def readable_engine_message(reason: str, tail: str) -> str:
-    """Return an engine's error message without the name of its exception, and with a script's exit code."""
+    """Return an engine's message without the name of its exception; of a script its exit code and last command."""
     codes = STATUS.findall(tail)
     if SCRIPT_FAILED in reason and codes:
-        return f"its script ended with exit code {codes[-1]}"
+        return f"its script ended with exit code {codes[-1]}{causes.after_last_command(output_of_script(tail))}"
+    if match := _HASHES.search(reason):
+        return f"the {match['kind']} of {match['file']} is {match['found']}, the recipe has {match['wanted']}"
+    if match := _PATCH.search(reason):
+        names = _APPLIED.findall(tail)
+        return f"{names[-1] if names else 'a patch'} does not apply: {match['why']}"
     return reason.removeprefix("PyRattlerBuildError: ")
 
 
@@ -282,7 +307,7 @@ def classify_failure(reason: str, tail: str) -> FailurePattern:
         return DISK
     failure = next(
         failure_kind
-        for failure_kind in (LEFT_OUT, SPECIAL, UNUSABLE, LICENSES, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
+        for failure_kind in (LEFT_OUT, SPECIAL, UNUSABLE, LICENSES, PATCHES, CONTENTS, HASH, NETWORK, PACKAGES, OTHER)
         if failure_kind.words.search(reason)
     )
     if failure is NETWORK and HASH.words.search(tail):
@@ -290,6 +315,28 @@ def classify_failure(reason: str, tail: str) -> FailurePattern:
     if failure is NETWORK and is_permanent_download_failure(f"{reason}\n{tail}"):
         return ABSENT
     return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure
+
+
+def explanation(kind: FailurePattern, reason: str, step: BuildStep | CompileStep) -> str:
+    """Return what the message of a failure leaves out, where the log does not help."""
+    if kind is PATCHES:
+        return "\n".join(reason.splitlines()[1:])
+    if kind is HASH:
+        return f"it came from {', '.join(_source_addresses(step.recipe))}"
+    if kind is LICENSES:
+        names = {
+            path.name for folder in source_work_folders(step.folder) for path in folder.glob("*") if path.is_file()
+        }
+        found = sorted(name for name in names if _LICENSE_LIKE.match(name))
+        return f"the sources have {', '.join(found[:SHOWN]) or 'no file with the name of a license'} at their top"
+    return "the files are in the prefix after the script has ended"
+
+
+def _source_addresses(recipe: Mapping[str, Any]) -> Iterator[str]:
+    sources = recipe.get("source") or ()
+    for source in (sources,) if isinstance(sources, dict) else sources:
+        value = source.get("url") or ()
+        yield from map(secret_forms.with_masked_credentials, (value,) if isinstance(value, str) else value)
 
 
 def is_permanent_download_failure(messages: str) -> bool:

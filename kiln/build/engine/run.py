@@ -31,6 +31,7 @@ from kiln.build.engine.scripts import export_lines, lines_without_shell_trace
 from kiln.build.engine.source_plan import SourceMirrors, recipe_with_mirror_urls
 from kiln.build.engine.sources import SourceFetcher
 from kiln.build.steps import BuildStep, CompileStep, FetchedSource
+from kiln.compat import causes
 from kiln.conda import package_cache
 from kiln.conda.rattler import limits
 from kiln.recipe.rendered import COMPILE
@@ -100,6 +101,7 @@ def source_fetch_environment(environment: Mapping[str, str], secrets: Iterable[s
 
 DIRECT = SourceMirrors()
 _NAMES = {COMPILE: "the recipe's own build step"}
+_TAIL = 4000  # lines of the output in which the cause of a failure is looked for
 _SHELL = "shell"  # the folder, in a step's, of the shell that the engine runs
 _FILTERED = "KILN_FILTERED"  # a variable of a script whose output the filter reads
 
@@ -191,7 +193,9 @@ def _run_engine_process(
     with temporary_credentials_file(step) as access:
         env = {**variables, **access}
         try:
-            result_of_process = process.run(argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line)
+            result_of_process = process.run(
+                argv, env=env, cwd=PACKAGE_ROOT, idle=idle, on_line=on_line, tail_lines=_TAIL
+            )
         finally:
             _discard_damaged_packages(step, environment, on_line)
     files.remove(sources.folder)  # the work directory has copies
@@ -264,11 +268,19 @@ def channel_hosts(channels: Iterable[str]) -> str:
 def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> KilnError:
     """Return the error of a failed step, from the engine's own messages."""
     name = step.output.name if isinstance(step, BuildStep) else _NAMES.get(step.title, step.title)
-    kind = failures.classify_failure(reason, tail)
+    end = "\n".join(tail.splitlines()[-process.TAIL_LINES :])
+    kind = failures.classify_failure(reason, end)
     hint = kind.hint or f"what the script left is in {step.folder}"
-    message = failures.readable_engine_message(reason, tail)
+    message, error = failures.readable_engine_message(reason, end), kind.error
     if kind is failures.LICENSES and isinstance(step, BuildStep):
         message = failures.missing_licenses_message(step) or message
-    return kind.error(
-        f"{name} could not be built: {message}", why=f"the log ends with\n{program_output_with_margin(tail)}", hint=hint
-    )
+    output = failures.output_of_script(tail)
+    cause = causes.cause_of_failed_build(f"{output}\n{reason}") if kind in (failures.OTHER, failures.DISK) else None
+    if cause is not None:
+        message, hint = cause.headline, cause.cure
+        error = error if isinstance(step, CompileStep) else cause.error  # the watch of a compile knows more
+    lines = () if kind in failures.WITHOUT_LOG else causes.telling_lines(output)
+    shown = program_output_with_margin("\n".join(lines))
+    head = "from there on the log has" if cause else "the log ends with"
+    why = f"{head}\n{shown}" if shown else failures.explanation(kind, reason, step)
+    return error(f"{name} could not be built: {message}", why=why, hint=hint)

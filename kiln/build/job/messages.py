@@ -224,7 +224,9 @@ def error_from_json(fields: Mapping[str, str]) -> KilnError:
 
 def failed_config_result(error: KilnError) -> dict[str, Any]:
     """Return the result of a failed config, as JSON values."""
-    reason = f"another process builds it: {error.what}" if isinstance(error, AlreadyRunning) else error.what
+    reason = "\n".join(filter(None, (error.what, error.why)))
+    if isinstance(error, AlreadyRunning):
+        reason = f"another process builds it: {error.what}"
     state = STATES.get(type(error).__name__, ConfigState.FAILED)
     return {"state": state.value, "reason": reason, "error": error_as_json(error)}
 

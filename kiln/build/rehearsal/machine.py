@@ -65,10 +65,20 @@ def find_program(name: str, env: Mapping[str, str]) -> MachineProgram | None:
 
 
 def program_paths(names: Iterable[str], env: Mapping[str, str]) -> dict[str, str]:
-    """Return the paths of those programs that this machine has, by their names."""
+    """Return the paths of those programs that this machine has, by their names; of rustup's proxies the real ones."""
     search = f"{env.get('PATH', '')}:{Path(sys.executable).parent}"
     located = ((name, shutil.which(name, path=search)) for name in names)
-    return {name: str(Path(path).absolute()) for name, path in located if path is not None}
+    return {name: _behind_rustup(Path(path).absolute(), env) for name, path in located if path is not None}
+
+
+def _behind_rustup(path: Path, env: Mapping[str, str]) -> str:
+    """Return the program that a proxy of rustup's runs, which finds none under the HOME of a build; else the path."""
+    rustup = path.with_name("rustup")
+    if path.name == "rustup" or not (rustup.exists() and path.samefile(rustup)):  # a symbolic or a hard link
+        return str(path)
+    result = process.capture((str(rustup), "which", path.name), env=env, timeout=_SECONDS)
+    real = result.stdout.strip()
+    return real if result.ok and Path(real).is_file() else str(path)
 
 
 def satisfies_constraints(version: str, constraints: Iterable[str]) -> bool:

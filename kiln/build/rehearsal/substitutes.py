@@ -287,7 +287,8 @@ class SubstituteSearch:
         """Return the stand-in of a program's package; else the reason why this machine has none."""
         program = machine.find_program(row.programs[0], self.machine_env)
         if program is None:
-            return None, f"this machine has no {row.programs[0]}"
+            how = f" (cargo install {row.programs[0]})" if row.programs[0].startswith("cargo-") else ""
+            return None, f"this machine has no {row.programs[0]}{how}"
         if not machine.satisfies_constraints(program.version, constraints):
             return None, f"this machine has {row.programs[0]} {program.version} only"
         found_programs = machine.program_paths(row.programs, self.machine_env)

@@ -18,6 +18,7 @@ from kiln.base.text import count_text
 from kiln.build.job.job import channels_needed_by_config
 from kiln.build.test import prefix as test_prefix
 from kiln.build.test.specs import output_with_packed_tests, plan_package_tests
+from kiln.compat import causes
 from kiln.conda import package_cache, solve
 from kiln.conda.channel import LocalChannel
 from kiln.conda.provenance import contents
@@ -352,10 +353,15 @@ def run_test_script(
     variables = {**environment, **step.environment, **build_prefix}
     result = process.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
     if not result.ok:
+        cause = causes.cause_of_failed_build(result.tail)
+        ended = f" with exit code {result.exit_code}{causes.after_last_command(result.tail)}"
+        shown = program_output_with_margin("\n".join(causes.telling_lines(result.tail)))
         raise TestsFailed(
-            f"the tests of {step.package} fail with exit code {result.exit_code}",
-            why=f"their output ends with\n{program_output_with_margin(result.tail)}",
-            hint=f"read {log}; the prefix is kept in {step.prefix}, the test's folder in {step.folder}",
+            f"the tests of {step.package} fail" + (f": {cause.headline}" if cause else ended),
+            why=f"their output ends with\n{shown}",
+            hint=cause.cure
+            if cause
+            else f"read {log}; the prefix is kept in {step.prefix}, the test's folder in {step.folder}",
         )
     return result.seconds
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import configparser
-import contextlib
 import json
 import re
-import sys
-import tarfile
 import tempfile
-import zlib
 from dataclasses import dataclass, replace
-from importlib import import_module
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from packaging.requirements import Requirement
+from packaging.markers import InvalidMarker, Marker
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from kiln.base import limits, patterns, process
-from kiln.base.errors import DownloadFailed, UnsafeTemplate, UsageError
-from kiln.base.serialization import mapping_or_empty
+from kiln.base import patterns, process
+from kiln.base.errors import DownloadFailed, UsageError
 from kiln.base.yaml import ScalarInterpretation, parse_document
-from kiln.conda.pypi import conda_name, conda_spec
+from kiln.conda.pypi import conda_name
 from kiln.conda.specs import MatchSpec
 from kiln.feedstock import sources
+from kiln.feedstock.init.sdist import MINORS, SdistFacts, read_sdist_facts
 from kiln.feedstock.sources import SourceSearch
 from kiln.recipe.rendered import Source
 
@@ -33,133 +28,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
-_MOST_MEMBERS = 200_000
-_LARGEST_FILE = 2_000_000  # bytes of a file that is read
-_LICENSE = re.compile(r"(?:LICEN[CS]E|COPYING)(?:[.-][\w.-]+)?", re.IGNORECASE)
-_MODULE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-_ENTRY = re.compile(r"[\w.-]+ = [\w.]+:[\w.]+")
-_ASIDE = frozenset({"tests", "test", "testing", "docs", "doc", "examples", "example", "benchmarks", "scripts", "tools"})
-_OWN = frozenset({"setup", "conftest", "noxfile", "tasks"})
-_SETUPTOOLS = ("setuptools",)  # PEP 517: the backend of a project that names none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SdistFacts:
-    """The facts of a source archive; ``build`` are conda's match specs, ``programs`` are entry points."""
-
-    build: tuple[str, ...] = _SETUPTOOLS
-    programs: tuple[str, ...] = ()
-    licenses: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-
-
-def read_sdist_facts(archive: Path) -> SdistFacts | None:
-    """Return the facts of a ``.tar.gz``; None for another, a damaged, or one beyond the limits of time and memory."""
-    try:
-        return limits.run_bounded(lambda: _read_sdist_facts_unbounded(archive))
-    except UnsafeTemplate:
-        return None
-
-
-def _read_sdist_facts_unbounded(archive: Path) -> SdistFacts | None:
-    paths, texts = [], {}
-    try:
-        with tarfile.open(archive, "r:gz") as tar:
-            for number, member in enumerate(tar):
-                if number >= _MOST_MEMBERS:
-                    return None
-                name = PurePosixPath(member.name)
-                if not member.isfile() or name.is_absolute() or ".." in name.parts or len(name.parts) < 2:
-                    continue
-                path = PurePosixPath(*name.parts[1:])
-                paths.append(path)
-                file = tar.extractfile(member) if str(path) in {"pyproject.toml", "setup.cfg"} else None
-                if file is not None:
-                    texts[str(path)] = file.read(_LARGEST_FILE).decode(errors="replace")
-    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error):  # the last two by damaged headers and data
-        return None
-    project = _parse_toml_or_empty(texts.get("pyproject.toml", ""))
-    return SdistFacts(
-        build=tuple(_build_requirements(project)) or _SETUPTOOLS,
-        programs=tuple(_entry_points(project, texts.get("setup.cfg", ""))),
-        licenses=tuple(sorted(str(path) for path in paths if len(path.parts) == 1 and _LICENSE.fullmatch(path.name))),
-        modules=tuple(sorted(_importable_modules(paths))),
-    )
-
-
-def _parse_toml_or_empty(text: str) -> dict[str, Any]:
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
-    try:
-        value: dict[str, Any] = library.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value
-
-
-def _nested_table(value: Any, *keys: str) -> Mapping[str, Any]:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return mapping_or_empty(value)
-
-
-def _build_requirements(project: Mapping[str, Any]) -> list[str]:
-    requirements, specs = _nested_table(project, "build-system").get("requires"), []
-    for text in requirements if isinstance(requirements, list) else ():
-        with contextlib.suppress(ValueError, KeyError):  # an invalid requirement, marker, name in a marker, or version
-            requirement = Requirement(str(text))
-            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if applies and requirement.url is None and requirement.name != "wheel":
-                specs.append(conda_spec(requirement))
-    return specs
-
-
-def _entry_points(project: Mapping[str, Any], setup: str) -> Iterator[str]:
-    scripts = {**_nested_table(project, "project", "scripts"), **_nested_table(project, "project", "gui-scripts")}
-    lines = [f"{name} = {target}" for name, target in scripts.items()] or _setup_cfg_entry_points(setup)
-    yield from (line for line in lines if _ENTRY.fullmatch(line))
-
-
-def _setup_cfg_entry_points(text: str) -> list[str]:
-    parser = configparser.ConfigParser(interpolation=None)
-    try:
-        parser.read_string(text)
-    except configparser.Error:
-        return []
-    value = parser.get("options.entry_points", "console_scripts", fallback="")
-    return [" = ".join(part.strip() for part in line.split("=", 1)) for line in value.splitlines() if line.strip()]
-
-
-def _importable_modules(paths: Iterable[PurePosixPath]) -> set[str]:
-    """Return the names that a package can be imported by: those in ``src``, else those at the top."""
-    modules: dict[bool, set[str]] = {True: set(), False: set()}
-    for path in paths:
-        in_src = path.parts[0] == "src"
-        parts = path.parts[1:] if in_src else path.parts
-        if len(parts) == 2 and parts[1] == "__init__.py":
-            modules[in_src].add(parts[0])
-        elif len(parts) == 1 and parts[0].endswith(".py"):
-            modules[in_src].add(parts[0].removesuffix(".py"))
-    candidates = modules[True] or modules[False]
-    return {name for name in candidates if _MODULE.fullmatch(name)} - _ASIDE - _OWN
-
-
 _SECONDS = 180.0
 ADDRESS = "https://{}".format(".".join(("pypi", "org")))  # noqa: FLY002 - no file of the project names a registry
 _LARGEST_ARCHIVE = 200_000_000  # bytes of a source archive that is read
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MARKED = re.compile(r"^\s*# - (?P<spec>[^#]+?) # (?P<marker>.+)$", re.MULTILINE)
+_MARKED = re.compile(r"^\s*# - (?P<spec>[^#]+?) # (?P<marker>(?!.*\bextra\b).+)$", re.MULTILINE)
 _LOWER = re.compile(r">=?\s*(3\.\d+)")
 BACKENDS = frozenset({
     "flit-core", "hatchling", "maturin", "meson-python", "pdm-backend", "poetry-core", "scikit-build-core",
     "setuptools", "uv-build",
 })  # fmt: skip
-GLOBAL_PYTHON_MIN = (3, 10)  # conda-forge-pinning's python_min in November 2026
+PYTHON_MIN = "3.10"  # conda-forge-pinning's python_min in November 2026, for where no pinning can be read
+_PINNED_MIN = re.compile(r"^python_min:\s*\n\s*-\s*['\"]?(3\.\d+)", re.MULTILINE)
+_PLATFORMS = {  # of markers, by the names of conditions in recipes
+    "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
+    "osx": {"sys_platform": "darwin", "platform_system": "Darwin", "os_name": "posix"},
+    "win": {"sys_platform": "win32", "platform_system": "Windows", "os_name": "nt"},
+}
+_LATER_FIX = 20  # a patch release for "python_full_version", later than those that bounds name
 _FILE = "the recipe that py-rattler-build generated"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionalRequirement:
+    """A requirement of some Pythons or platforms: ``python`` is a bound such as ``<3.11``, both are empty for all.
+
+    ``text`` is the requirement with its marker.
+    """
+
+    spec: str
+    text: str
+    python: str = ""
+    platforms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonProject:
-    """The facts about a release on PyPI that its recipe is made of; requirements are conda's match specs."""
+    """The facts about a release on PyPI that its recipe is made of; requirements are conda's match specs.
+
+    ``python_min`` is the oldest Python where it is not the pinning's, ``python_bounds`` are further bounds, such as
+    ``<3.14``. ``languages`` are those of compilers, ``tools`` the programs of the build, ``tests`` the files and
+    folders for pytest, ``programs`` entry points that a test calls.
+    """
 
     name: str
     version: str
@@ -173,12 +83,28 @@ class PythonProject:
     about: Mapping[str, str]
     license_files: tuple[str, ...] = ()
     entry_points: tuple[str, ...] = ()
+    python_bounds: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+    conditional: tuple[ConditionalRequirement, ...] = ()
     left_out: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
+    tests: tuple[str, ...] = ()
+    test_requirements: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> PythonProject:
-    """Return the facts about a project's release, by default the newest.
+def python_min_of_pinning(variant_file: Path | None) -> str:
+    """Return the oldest Python of a pinning's ``noarch`` packages; conda-forge's of November 2026 without one."""
+    text = variant_file.read_text(encoding="utf-8", errors="replace") if variant_file is not None else ""
+    match = _PINNED_MIN.search(text)
+    return match[1] if match else PYTHON_MIN
+
+
+def fetch_project(
+    name: str, version: str | None, *, python_min: str = PYTHON_MIN, env: Mapping[str, str]
+) -> PythonProject:
+    """Return the facts about a project's release, by default the newest; ``python_min`` is the pinning's.
 
     Raises:
         DownloadFailed: PyPI has no such release, has no source archive of it, or cannot be reached.
@@ -198,6 +124,7 @@ def fetch_project(name: str, version: str | None, *, env: Mapping[str, str]) -> 
     return project_from_generated_recipe(
         str(answer["recipe"]),
         mapped=bool(answer["mapped"]),
+        python_min=python_min,
         source_facts=lambda project: _fetch_source_facts(project, env),
     )
 
@@ -230,11 +157,15 @@ def _generator_error(name: str, version: str | None, text: str) -> DownloadFaile
 
 
 def project_from_generated_recipe(
-    generated: str, *, mapped: bool, source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None
+    generated: str,
+    *,
+    mapped: bool,
+    python_min: str = PYTHON_MIN,
+    source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 
-    ``source_facts`` reads the source archive for facts that the generator leaves out.
+    ``source_facts`` reads the source archive, whose own metadata count more: the index has those of another file.
     """
     root = parse_document(generated, _FILE, ScalarInterpretation.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
@@ -244,7 +175,7 @@ def project_from_generated_recipe(
     url, sha256 = _versioned_url_and_sha256_of_source(root["source"], name)
     build, needs, about = root["build"], root.get("requirements") or {}, root.get("about") or {}
     host, run = (tuple(_conda_specs(needs.get(kind) or (), mapped=mapped)) for kind in ("host", "run"))
-    minimum = next((match[1] for spec in run if (match := _LOWER.match(spec.removeprefix("python ")))), "")
+    bound = next((spec.removeprefix("python ") for spec in run if _LOWER.match(spec.removeprefix("python "))), "")
     noarch, guess = build.get("noarch") == "python", name.replace("-", "_")
     imports = tuple(guess if text.lower() == guess else text for text in _tested_imports(root.get("tests") or ()))
     project = PythonProject(
@@ -253,47 +184,167 @@ def project_from_generated_recipe(
         url=url,
         sha256=sha256,
         noarch=noarch,
-        python_min=minimum if _python_version_tuple(minimum) > GLOBAL_PYTHON_MIN else "",
+        python_min="",
         host=_specs_without_python_and_pip(host),
         run=_specs_without_python_and_pip(run),
         imports=imports or (guess,),
         about={key: str(value) for key, value in about.items() if isinstance(value, str)},
         license_files=_list_or_single_as_texts(about.get("license_file")),
         entry_points=_list_or_single_as_texts((build.get("python") or {}).get("entry_points")) if noarch else (),
-        left_out=tuple(_conditional_requirements(generated)),
     )
     source = source_facts(project)
-    return _with_placeholders(_with_sdist_facts(project, source), mapped=mapped, is_read=source is not None)
+    project = _with_python_bounds(_with_sdist_facts(project, source), source.python if source else bound, python_min)
+    project = _with_conditional_requirements(project, generated, mapped=mapped, python_min=python_min)
+    return _with_placeholders(project, mapped=mapped, is_read=source is not None)
 
 
 def _with_sdist_facts(project: PythonProject, source: SdistFacts | None) -> PythonProject:
-    """Return a project with the facts of its source archive where the generator has none, or a wrong guess."""
+    """Return a project with the facts of its source archive where the generator has none, or a guess."""
     if source is None:
-        return project
+        return replace(project, programs=_program_names(project.entry_points))
     has_backend = any(canonicalize_name(spec.split()[0]) in BACKENDS for spec in project.host)
-    known = len(source.modules) == 1 and not set(project.imports) & set(source.modules)
+    about = {**project.about, **source.urls, "summary": source.summary, "license": source.license}
+    entry_points = project.entry_points or (source.programs if project.noarch else ())
     return replace(
         project,
-        host=project.host if has_backend else source.build,
-        imports=source.modules if known else project.imports,
-        license_files=project.license_files or source.licenses,
-        entry_points=project.entry_points or (source.programs if project.noarch else ()),
+        host=source.build if source.languages or not has_backend else project.host,
+        imports=source.modules or project.imports,
+        about={key: value or project.about.get(key, "") for key, value in about.items()},
+        license_files=source.licenses or project.license_files,
+        entry_points=entry_points,
+        programs=_program_names(entry_points or source.programs),
+        languages=() if project.noarch else source.languages,
+        tools=() if project.noarch else source.tools,
+        tests=source.tests,
+        test_requirements=source.test_requirements,
     )
+
+
+def _program_names(entry_points: Iterable[str]) -> tuple[str, ...]:
+    names = (line.partition("=")[0].strip() for line in entry_points)
+    return tuple(name for name in names if re.fullmatch(r"[\w.-]+", name, re.ASCII))
+
+
+def _with_python_bounds(project: PythonProject, bound: str, python_min: str) -> PythonProject:
+    """Return a project with the bounds of its Pythons in the parts that a recipe has."""
+    allowed = SpecifierSet(bound, prereleases=True)
+    oldest = next((minor for minor in MINORS if allowed.contains(f"3.{minor}.{_LATER_FIX}")), 0)
+    bounds = tuple(
+        f"{each.operator}{each.version}"
+        for each in sorted(allowed, key=str)
+        if each.operator in {"<", "<=", "!="} and each.version.startswith("3.")
+    )
+    below = not oldest or (3, oldest) <= _python_version_tuple(python_min)
+    return replace(project, python_min="" if below else f"3.{oldest}", python_bounds=bounds)
+
+
+def _with_conditional_requirements(
+    project: PythonProject, generated: str, *, mapped: bool, python_min: str
+) -> PythonProject:
+    """Return a project with the requirements that have a marker, as far as its recipe can express them.
+
+    A ``noarch`` package is one for all: it gets those of any of its Pythons, and those of Linux and macOS.
+    """
+    run, conditional, left_out, of_some, notes = list(project.run), [], [], [], []
+    oldest = _python_version_tuple(project.python_min or python_min)[1]
+    for match in _MARKED.finditer(generated):
+        text = patterns.escaped_for_terminal(f"{match['spec']} ({match['marker']})")
+        (spec,) = _conda_specs([match["spec"]], mapped=mapped)
+        condition = _condition(match["marker"], oldest)
+        if condition is None:
+            left_out.append(text)
+        elif condition == ("never", ()):
+            continue
+        elif condition == ("", ()):
+            run.append(spec)
+        elif not project.noarch:
+            conditional.append(
+                ConditionalRequirement(spec=spec, text=text, python=condition[0], platforms=condition[1])
+            )
+        elif condition[1] == ("win",):
+            left_out.append(text)
+        else:
+            of_some.append((spec, text))
+    for spec, text in of_some:
+        name = spec.split()[0]
+        if name in {each.split()[0] for each in run}:  # with other bounds, which may be those of other Pythons
+            notes.append(f"a noarch package cannot require {text} for these alone: its bounds are left out")
+            continue
+        alone = sum(each.split()[0] == name for each, _ in of_some) == 1
+        run.append(spec if alone else name)
+        notes.append(f"a noarch package cannot require {text} for these alone: it requires it always")
+    if project.noarch and left_out:
+        notes.append(
+            "a noarch package cannot require by platform: these are comments in the recipe, "
+            f"and who uses the package there needs them: {', '.join(left_out)}"
+        )
+    elif left_out:
+        notes.append(f"requirements with conditions are comments in the recipe: {', '.join(left_out)}")
+    return replace(
+        project,
+        run=tuple(dict.fromkeys(run)),
+        conditional=tuple(conditional),
+        left_out=tuple(left_out),
+        notes=tuple(notes),
+    )
+
+
+def _condition(text: str, oldest: int) -> tuple[str, tuple[str, ...]] | None:
+    """Return the Pythons and platforms of a marker: a bound, and names; ``never`` for none, None for others."""
+    minors = [minor for minor in MINORS if minor >= oldest]
+    try:
+        marker = Marker(text)
+        true = {
+            name: [minor for minor in minors if _applies(marker, minor, values)] for name, values in _PLATFORMS.items()
+        }
+    except (InvalidMarker, KeyError, ValueError):
+        return None
+    platforms = tuple(name for name, found in true.items() if found)
+    if not platforms:
+        return "never", ()
+    found = true[platforms[0]]
+    if any(true[name] != found for name in platforms):
+        return None
+    named = () if len(platforms) == len(_PLATFORMS) else platforms
+    if found == minors:
+        return "", named
+    if found == minors[: len(found)]:
+        return f"<3.{found[-1] + 1}", named
+    return (f">=3.{found[0]}", named) if found == minors[-len(found) :] else None
+
+
+def _applies(marker: Marker, minor: int, platform: Mapping[str, str]) -> bool:
+    return marker.evaluate({
+        "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.{_LATER_FIX}", "extra": "",
+        "implementation_name": "cpython", "platform_python_implementation": "CPython", "platform_machine": "x86_64",
+        **platform,
+    })  # fmt: skip
 
 
 def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -> PythonProject:
     """Return a project with stand-ins for the facts that the generator did not find, and a note about each."""
-    notes, host, license_files = [], project.host, project.license_files
+    notes, host, license_files = list(project.notes), project.host, project.license_files
     if not is_read and not any(canonicalize_name(spec.split()[0]) in BACKENDS for spec in host):
         host = (*host, "setuptools")
         notes.append(
             "the source could not be read: check requirements/host (setuptools stands there) and the entry "
             "points by upstream's pyproject.toml"
         )
-    if project.left_out:
-        notes.append("requirements with conditions are comments in the recipe: " + ", ".join(project.left_out))
     if not project.noarch:
-        notes.append("upstream has compiled wheels: the recipe has a C compiler; check which ones it needs, or noarch")
+        compilers = ", ".join(project.languages) or "c, as upstream has compiled wheels"
+        tools = f" and {', '.join(project.tools)}" if project.tools else ""
+        notes.append(
+            f"compilers of the recipe: {compilers}{tools}; libraries of other packages that it links to are not known: "
+            "put them into requirements/host"
+        )
+    if "rust" in project.languages:
+        notes.append(
+            "the licenses of all crates are collected by cargo-bundle-licenses, which a rehearsal takes from this "
+            "machine: cargo install cargo-bundle-licenses"
+        )
+    tests = [f"{name} --help" for name in project.programs] + [f"pytest {name}" for name in project.tests[:1]]
+    if tests:
+        notes.append(f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements")
     if not project.about.get("license"):
         notes.append("PyPI names no license: write its SPDX identifier over LicenseRef-unknown in about/license")
     if not license_files:
@@ -326,13 +377,6 @@ def _conda_specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
         version = str(value).strip().partition("[")[0][len(spec.name) :].strip()
         version = re.sub(r"==(?=[\w.]+\.\*)", "", version)  # conda warns about == with a wildcard
         yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
-
-
-def _conditional_requirements(generated: str) -> Iterator[str]:
-    """Yield the requirements that the generator left out because of a condition, but those of extras."""
-    for match in _MARKED.finditer(generated):
-        if "extra" not in match["marker"]:
-            yield patterns.escaped_for_terminal(f"{match['spec']} ({match['marker']})")
 
 
 def _versioned_url_and_sha256_of_source(value: Any, name: str) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from kiln.base.position import Place
 from kiln.base.system.machine import PACKAGE_ROOT
 from kiln.conda.specs import Version
 from kiln.feedstock import rerender
-from kiln.feedstock.init.pypi import ADDRESS, PythonProject
+from kiln.feedstock.init.pypi import ADDRESS, ConditionalRequirement, PythonProject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -117,8 +117,15 @@ def _starter_template_text(file: str) -> str:
 
 
 _INSTALL = "{python} -m pip install . -vv --no-deps --no-build-isolation"
-_ABOUT_V1 = {"homepage": "homepage", "summary": "summary", "license": "license", "documentation": "documentation"}
-_ABOUT_V0 = {"homepage": "home", "summary": "summary", "license": "license", "documentation": "doc_url"}
+_CRATES = "THIRDPARTY.yml"
+_BUNDLE = f"cargo-bundle-licenses --format yaml --output {_CRATES}"
+_ABOUT = {  # the keys in recipe.yaml and in meta.yaml
+    "homepage": ("homepage", "home"),
+    "summary": ("summary", "summary"),
+    "license": ("license", "license"),
+    "repository": ("repository", "dev_url"),
+    "documentation": ("documentation", "doc_url"),
+}
 
 
 def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Sequence[str]) -> NewRecipe:
@@ -132,30 +139,46 @@ def python_recipe(project: PythonProject, format_: RecipeFormat, maintainers: Se
 def _recipe_yaml_lines(project: PythonProject) -> Iterator[str]:
     yield from ("schema_version: 1", "", "context:", f"  name: {yaml_scalar(project.name)}")
     yield f'  version: "{project.version}"'
-    if project.python_min:
+    if project.noarch and project.python_min:
         yield f'  python_min: "{project.python_min}"'
     yield from ("", "package:", "  name: ${{ name }}", "  version: ${{ version }}", "")
     yield from _source_and_build_lines(project, "${{ %s }}")
+    if skipped := _skipped_pythons(project):
+        yield from ("  skip:", *(f'    - match(python, "{python}")' for python in skipped))
     if project.entry_points:
         yield from ("  python:", "    entry_points:", yaml_list_lines(project.entry_points, 6).rstrip())
     yield from ("", "requirements:", *_requirement_lines(project, "${{ %s }}"), "")
     yield from ("tests:", "  - python:", "      imports:", yaml_list_lines(project.imports, 8).rstrip())
     if project.noarch:
         yield from ("      python_version:", "        - ${{ python_min }}.*", '        - "*"')
+    if project.programs:
+        yield from ("  - script:", *(f"      - {name} --help" for name in project.programs))
+    if project.tests:
+        yield from ("  - files:", "      source:", yaml_list_lines(project.tests, 8).rstrip())
+        yield from ("    requirements:", "      run:", yaml_list_lines(project.test_requirements, 8).rstrip())
+        yield from ("    script:", f"      - pytest {project.tests[0]}")
 
 
 def _meta_yaml_lines(project: PythonProject) -> Iterator[str]:
     yield f'{{% set name = "{project.name}" %}}'
     yield f'{{% set version = "{project.version}" %}}'
-    if project.python_min:
+    if project.noarch and project.python_min:
         yield f'{{% set python_min = "{project.python_min}" %}}'
     yield from ("", "package:", "  name: {{ name }}", '  version: "{{ version }}"', "")
     yield from _source_and_build_lines(project, "{{ %s }}")
+    for python in _skipped_pythons(project):
+        yield f"  skip: true  # [py{_selector_bound(python)}]"
     if project.entry_points:
         yield from ("  entry_points:", yaml_list_lines(project.entry_points, 4).rstrip())
     yield from ("", "requirements:", *_requirement_lines(project, "{{ %s }}"), "")
     yield from ("test:", "  imports:", yaml_list_lines(project.imports, 4).rstrip(), "  commands:", "    - pip check")
+    yield from (f"    - {name} --help" for name in project.programs)
+    if project.tests:
+        yield f"    - pytest {project.tests[0]}"
+        yield from ("  source_files:", yaml_list_lines((name.rstrip("/") for name in project.tests), 4).rstrip())
     yield from ("  requires:", "    - pip")
+    if project.tests:
+        yield yaml_list_lines(project.test_requirements, 4).rstrip()
     if project.noarch:
         yield "    - python {{ python_min }}"
 
@@ -166,33 +189,77 @@ def _source_and_build_lines(project: PythonProject, braces: str) -> Iterator[str
     url = project.url.replace(f"/source/{project.name[0]}/{project.name}/", f"/source/{first}/{name}/")
     yield from ("source:", f"  url: {url.replace('{version}', version)}", f"  sha256: {project.sha256}")
     yield from ("", "build:", "  number: 0", *(("  noarch: python",) if project.noarch else ()))
-    yield f"  script: {_INSTALL.format(python=braces % 'PYTHON')}"
+    install = _INSTALL.format(python=braces % "PYTHON")
+    if "rust" in project.languages:
+        yield from ("  script:", f"    - {_BUNDLE}", f"    - {install}")
+    else:
+        yield f"  script: {install}"
 
 
 def _requirement_lines(project: PythonProject, braces: str) -> Iterator[str]:
     minimum = braces % "python_min"
-    if not project.noarch:
-        yield from ("  build:", *(f"    - {braces % function}" for function in ("stdlib('c')", "compiler('c')")))
     v1 = braces.startswith("$")
+    if not project.noarch:
+        compilers = (f"compiler('{language}')" for language in project.languages or ("c",))
+        yield from ("  build:", *(f"    - {braces % function}" for function in ("stdlib('c')", *compilers)))
+        yield from ("    - cargo-bundle-licenses",) if "rust" in project.languages else ()
+        yield from (f"    - {tool}" for tool in project.tools)
     yield "  host:"
     yield f"    - python {minimum}{'.*' if v1 else ''}" if project.noarch else "    - python"
     yield yaml_list_lines(project.host, 4).rstrip()
     yield "  run:"
-    yield f"    - python >={minimum}" if project.noarch else "    - python"
+    bounds = "".join(f",{bound}" for bound in project.python_bounds)
+    yield f"    - python >={minimum}{bounds}" if project.noarch else "    - python"
     if project.run:
         yield yaml_list_lines(project.run, 4).rstrip()
+    for requirement in project.conditional:
+        yield from _conditional_lines(requirement, v1=v1)
     yield from (f"    {yaml_comment(text)}" for text in project.left_out)
 
 
+def _skipped_pythons(project: PythonProject) -> list[str]:
+    """Return the bounds of the Pythons for which a compiled project is not built: the variants say for which it is."""
+    if project.noarch:
+        return []
+    opposites = {"<": ">=", "<=": ">", "!=": ""}
+    found = [f"<{project.python_min}"] if project.python_min else []
+    for bound in project.python_bounds:
+        operator = bound.rstrip("0123456789.*")
+        found.append(f"{opposites[operator]}{bound.removeprefix(operator)}")
+    return found
+
+
+def _selector_bound(bound: str) -> str:
+    """Return a bound of Python as a selector compares it: ``<3.11`` as ``<311``."""
+    match = re.match(r"(\D*)3\.(\d+)", bound)
+    return f"{match[1] or '=='}3{match[2]}" if match else bound
+
+
+def _conditional_lines(requirement: ConditionalRequirement, *, v1: bool) -> Iterator[str]:
+    item = yaml_list_lines([requirement.spec], 4).rstrip()
+    platforms = " or ".join(requirement.platforms)
+    if v1:
+        python = f'match(python, "{requirement.python}")' if requirement.python else ""
+        parts = [f"({platforms})" if python and " or " in platforms else platforms, python]
+        yield f"    - if: {' and '.join(filter(None, parts))}"
+        yield f"      then: {item.strip().removeprefix('- ')}"
+    else:
+        python = f"py{_selector_bound(requirement.python)}" if requirement.python else ""
+        parts = [f"({platforms})" if python and " or " in platforms else platforms, python]
+        yield f"{item}  # [{' and '.join(filter(None, parts))}]"
+
+
 def _about_lines(project: PythonProject, format_: RecipeFormat) -> Iterator[str]:
-    values = {"homepage": f"{ADDRESS}/project/{project.name}/", "summary": project.name, **project.about}
-    values.setdefault("license", "LicenseRef-unknown")
-    names = _ABOUT_V1 if format_ is RecipeFormat.V1 else _ABOUT_V0
-    for key in ("homepage", "summary", "license"):
-        yield f"  {names[key]}: {yaml_scalar_of_prose(values[key])}"
-    yield from ("  license_file:", yaml_list_lines(project.license_files, 4).rstrip())
-    if values.get("documentation"):
-        yield f"  {names['documentation']}: {yaml_scalar_of_prose(values['documentation'])}"
+    values = {**project.about}
+    values["homepage"] = values.get("homepage") or f"{ADDRESS}/project/{project.name}/"
+    values["summary"] = values.get("summary") or project.name
+    values["license"] = values.get("license") or "LicenseRef-unknown"
+    files = (*project.license_files, *((_CRATES,) if "rust" in project.languages else ()))
+    for key, names in _ABOUT.items():
+        if values.get(key):
+            yield f"  {names[format_ is RecipeFormat.V0]}: {yaml_scalar_of_prose(values[key])}"
+        if key == "license":
+            yield from ("  license_file:", yaml_list_lines(files, 4).rstrip())
 
 
 SCRIPT, REQUIREMENTS, OUTPUTS, FORGE, IGNORED = (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kiln.base import files
 from kiln.base.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.base.limits import errors
 from kiln.base.position import Place
@@ -197,9 +200,15 @@ def unknown_key_errors(node: Mapping[str, Any], known: Iterable[str], what: str)
 
 
 def unknown_key_error(key: Any, known: Collection[str], what: str) -> RecipeFault:
-    """Return the fault of a key that a mapping may not have."""
+    """Return the fault of a key that a mapping may not have; one of meta.yaml's has another name here."""
     return node_error(
         key,
         f"{what} has no key {str(key)!r}",
-        hint=did_you_mean(str(key), known) or f"one of {', '.join(sorted(known))}",
+        hint=_of_meta_yaml().get(str(key)) or did_you_mean(str(key), known) or f"one of {', '.join(sorted(known))}",
     )
+
+
+@cache
+def _of_meta_yaml() -> dict[str, str]:
+    rows = files.csv_rows(Path(__file__).with_name("meta_keys.csv"))
+    return {row["meta"]: f"{row['meta']} is meta.yaml's; here it is {row['recipe']}" for row in rows}

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kiln.base.text import line_as_terminal_shows
-from kiln.compat import failures
+from kiln.compat import causes
 from kiln.run.report.comparison import TEST_STEP
 from kiln.run.report.text import open_log
 from kiln.run.view.state import TRACED_VARIABLE
@@ -215,7 +215,7 @@ def _causes(log: Path, state: ConfigState, reader: _LogReader) -> tuple[LogCause
     before = reader.number - data.count(b"\n") - (not data.endswith(b"\n"))
     known = [
         LogCause(line=before + found.line, text=_shown(found.text), cause=found.cause, cure=found.cure)
-        for found in failures.failures_in_log(io.BytesIO(data))
+        for found in causes.failures_in_log(io.BytesIO(data))
         if first <= before + found.line < end
     ]
     if known:

@@ -168,16 +168,15 @@ def failure_blocks(run: RunState) -> Iterator[list[str]]:
 def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
     """Yield a failure's reason, the line of its cause, the last lines of the step, and the log's path.
 
-    The last lines are left out if the reason has them, or the cause is one that kiln knows.
+    The last lines are left out if the reason explains itself, or the cause is one that kiln knows.
     """
     yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
-    reason = [unindented_terminal_line(line) for line in config.reason.splitlines()]
-    yield from (f"  {line}" for line in reason if line)
+    reason = [text for line in config.reason.splitlines() if (text := unindented_terminal_line(line))]
+    yield from (f"  {line}" for line in reason)
     causes = read_log(config).causes
-    yield from (f"  log, line {cause.line}: {cause.text}" for cause in causes)
-    tail = [] if any(cause.cause for cause in causes) else run.last_output_lines(config.config)
-    if tail and tail[-1].strip() not in config.reason:
-        yield from (f"    | {line}" for line in tail)
+    yield from (f"  log, line {cause.line}: {cause.text}" for cause in causes if cause.text not in config.reason)
+    if len(reason) < 2 and not any(cause.cause for cause in causes):
+        yield from (f"    | {line}" for line in run.last_output_lines(config.config))
     if config.log is not None:
         yield f"  log: {config.log}"
 

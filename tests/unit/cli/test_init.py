@@ -34,9 +34,11 @@ def init(folder: Path, *words: str) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    files = (path for path in folder.rglob("*") if path.is_file() and ".git" not in path.relative_to(folder).parts)
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("form", ["v0", "v1"])
 def test_a_feedstock_from_nothing_is_up_to_date(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     assert init(tmp_path, "tool", "--format", form, "--maintainer", "jane", "--json") == 0
@@ -59,6 +61,7 @@ def test_the_maintainer_is_the_login_where_git_names_none(tmp_path: Path, capsys
     assert printed.splitlines()[-1] == f"next: {commands}"
 
 
+@pytest.mark.processes
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     words = ("tool", "--maintainer", "jane")
     assert init(tmp_path, *words) == 0
@@ -66,6 +69,35 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     with pytest.raises(NotWritable):
         init(tmp_path, *words, "--format", "v0")
     assert contents(tmp_path) == before
+
+
+def git(folder: Path, *words: str) -> str:
+    argv = ("git", "-C", str(folder), *words)
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.processes
+def test_a_new_feedstock_is_committed_so_that_its_packages_name_a_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / ".gitconfig").write_text("[user]\n  name = Jane\n  email = jane@example.org\n")
+    assert init(tmp_path, "tool", "--maintainer", "jane", "--json") == 0
+    root = tmp_path / "tool-feedstock"
+    assert git(root, "log", "--format=%s %an") == "tool: a new feedstock Jane"
+    assert git(root, "status", "--porcelain") == ""
+    assert sorted(git(root, "ls-files").splitlines()) == sorted(json.loads(capsys.readouterr().out)["added"])
+
+
+@pytest.mark.processes
+def test_a_commit_that_cannot_be_made_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert init(tmp_path, "tool", "--maintainer", "jane") == 0
+    assert "note: git has no user.name and user.email: set them, then git -C" in capsys.readouterr().out
+    assert git(tmp_path / "tool-feedstock", "diff", "--cached", "--name-only") != ""
+    (tmp_path / "checkout" / ".git").mkdir(parents=True)
+    assert init(tmp_path / "checkout", "tool", "--maintainer", "jane") == 0
+    assert "note: commit it before you publish: git -C" in capsys.readouterr().out
+    assert not (tmp_path / "checkout" / "tool-feedstock" / ".git").exists()
 
 
 def test_a_feedstock_is_completed_and_no_file_of_it_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base import process_table
-from kiln.base.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
+from kiln.base.errors import (
+    BuildFailed,
+    DiskFull,
+    DownloadFailed,
+    HashMismatch,
+    KilnError,
+    OutOfMemory,
+    SolveFailed,
+    TestsFailed,
+)
 from kiln.build.engine import failures, worker
 from kiln.build.engine.failures import (
     ABSENT,
@@ -62,6 +71,11 @@ def test_a_failure_has_its_classify_failure(reason: str, tail: str, error: type[
             "no luck\nScript failed with status 3",
             "its script ended with exit code 3",
         ),
+        (
+            "PyRattlerBuildError: Script failed to execute",
+            "+ before\n✔ Successfully updated the host environment\n+ make\n+ grep x y\nScript failed with status 1",
+            "its script ended with exit code 1 after: grep x y",
+        ),
         ("PyRattlerBuildError: Script failed to execute", "killed", "Script failed to execute"),
         ("PyRattlerBuildError: Failed to resolve dependencies", "", "Failed to resolve dependencies"),
         ("the engine ended with exit code -9", "", "the engine ended with exit code -9"),
@@ -69,6 +83,36 @@ def test_a_failure_has_its_classify_failure(reason: str, tail: str, error: type[
 )
 def test_an_engines_message_is_shown_without_its_exceptions_name(reason: str, tail: str, said: str) -> None:
     assert readable_engine_message(reason, tail) == said
+
+
+def test_a_failed_script_is_told_by_the_cause_in_its_output(tmp_path: Path) -> None:
+    reason = "PyRattlerBuildError: Script failed to execute"
+    output = "+ make\na.c:1:10: fatal error: zlib.h: No such file or directory\nScript failed with status 2"
+    step = a_step(tmp_path, ())
+    error = build_step_error(step, reason, output)
+    assert error.what == "a could not be built: zlib.h not found, which the sources include"
+    assert error.why.splitlines()[1:] == ["    | a.c:1:10: fatal error: zlib.h: No such file or directory"]
+    assert "requirements/host" in error.hint
+    killed = build_step_error(step, reason, "x.sh: line 2: 7 Killed      make\nScript failed with status 137")
+    assert isinstance(killed, OutOfMemory)
+
+
+def test_a_wrong_hash_is_told_with_the_one_to_paste_and_a_patch_with_its_hunk(tmp_path: Path) -> None:
+    step = a_step(tmp_path, ())
+    hashes = f"  expected: {'0' * 64}\n  actual:   {'a' * 64}"
+    file = "/work/output/src_cache/30499b49c9466d42_h-1.tar.gz"
+    error = build_step_error(step, f'sha256 checksum validation failed for "{file}"\n{hashes}', "")
+    assert error.what == f"a could not be built: the sha256 of h-1.tar.gz is {'a' * 64}, the recipe has {'0' * 64}"
+    reason = "Patch application error: error applying hunk #1: no context\nHunk content:\n@@ -1 +1 @@\n-a"
+    error = build_step_error(step, reason, "Applying patch: /recipe/fix.patch")
+    assert error.what == "a could not be built: fix.patch does not apply: hunk #1: no context"
+    assert error.why == "Hunk content:\n@@ -1 +1 @@\n-a"
+
+
+def test_a_missing_license_is_told_with_those_of_the_sources(tmp_path: Path) -> None:
+    step = a_step(tmp_path, ["nothing"])
+    (tmp_path / "step" / ENGINE_FOLDER / "a_1" / "work" / "LICENCE.md").touch()
+    assert "the sources have LICENCE.md at their top" in build_step_error(step, REASON, "").why
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,27 @@ def program(folder: Path, name: str, output: str) -> dict[str, str]:
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("link", ["hard", "symbolic"])
+def test_the_program_behind_a_proxy_of_rustups_is_taken(tmp_path: Path, link: str) -> None:
+    real = tmp_path / "toolchain"
+    program(real, "cargo", "cargo 1.95.0")
+    env = program(tmp_path / "bin", "rustup", str(real / "cargo"))
+    proxy = tmp_path / "bin" / "cargo"
+    (proxy.hardlink_to if link == "hard" else proxy.symlink_to)(tmp_path / "bin" / "rustup")
+    assert machine.program_paths(("cargo", "rustup"), env) == {
+        "cargo": str(real / "cargo"),
+        "rustup": str(tmp_path / "bin" / "rustup"),
+    }
+
+
+@pytest.mark.processes
+def test_a_proxy_of_rustups_without_a_toolchain_stays(tmp_path: Path) -> None:
+    env = program(tmp_path / "bin", "rustup", "error: no default is configured")
+    (tmp_path / "bin" / "cargo").symlink_to(tmp_path / "bin" / "rustup")
+    assert machine.program_paths(("cargo",), env) == {"cargo": str(tmp_path / "bin" / "cargo")}
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("output", "version"),
     [

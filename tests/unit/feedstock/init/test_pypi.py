@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import tarfile
-import zlib
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base import process
 from kiln.base.errors import DownloadFailed, KilnError, UsageError
-from kiln.base.limits import errors
 from kiln.conda import pypi as conda_pypi
 from kiln.feedstock.init import pypi
-from kiln.feedstock.init.pypi import SdistFacts
+from kiln.feedstock.init.sdist import SdistFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,15 +77,13 @@ def test_the_facts_are_those_of_the_generated_recipe() -> None:
     assert project.noarch
     assert project.python_min == "3.12"
     assert project.host == ("pip", "flit-core <4")
-    assert project.run == ("httpcore 1.*", "python-flatbuffers >=1.0")
+    assert project.run == ("httpcore 1.*", "python-flatbuffers >=1.0")  # tomli is for Pythons before the oldest
     assert project.imports == ("foo_bar",)
     assert project.entry_points == ("foo = foo_bar.cli:main",)
     assert project.license_files == ("LICENSE.md",)
-    assert project.left_out == ('tomli >=1.1.0 (python_version < "3.11")',)
-    assert [note.partition(":")[0] for note in project.notes] == [
-        "requirements with conditions are comments in the recipe",
-        "conda's table of names could not be read",
-    ]
+    assert project.left_out == ()
+    assert project.programs == ("foo",)
+    assert [note.partition(":")[0] for note in project.notes] == ["tests", "conda's table of names could not be read"]
 
 
 def test_names_that_the_generator_mapped_stay() -> None:
@@ -104,7 +99,7 @@ def test_what_the_generator_does_not_know_is_noted() -> None:
     assert project.python_min == ""
     assert project.entry_points == ()
     notes = " ".join(project.notes)
-    assert all(part in notes for part in ("upstream's pyproject.toml", "C compiler", "no license", "license's file"))
+    assert all(part in notes for part in ("upstream's pyproject.toml", "compilers", "no license", "license's file"))
 
 
 def test_the_source_archive_answers_what_the_generator_left_open() -> None:
@@ -114,11 +109,84 @@ def test_the_source_archive_answers_what_the_generator_left_open() -> None:
     project = pypi.project_from_generated_recipe(text, mapped=True, source_facts=lambda _: source)
     assert project.host == ("pip", "hatchling")
     assert project.license_files == ("COPYING",)
-    assert project.entry_points == ("f = foo:main",)
+    assert (project.entry_points, project.programs) == (("f = foo:main",), ("f",))
     assert project.imports == ("foo",)
     assert [note for note in project.notes if "could not" in note or "unknown" in note] == []
     kept = pypi.project_from_generated_recipe(GENERATED, mapped=True, source_facts=lambda _: source)
-    assert (kept.host, kept.license_files) == (("pip", "flit_core <4"), ("LICENSE.md",))
+    assert (kept.host, kept.license_files) == (("pip", "flit_core <4"), ("COPYING",))
+
+
+@pytest.mark.parametrize(
+    ("bound", "pinned", "minimum", "bounds"),
+    [
+        (">=3.11", "3.10", "3.11", ()),
+        (">=3.11", "3.12", "", ()),
+        (">=3.9", "3.10", "", ()),
+        (">=3.12.4,<3.15,!=3.13.*", "3.10", "3.12", ("!=3.13.*", "<3.15")),
+        ("~=3.11", "3.10", "3.11", ()),
+        ("", "3.10", "", ()),
+    ],
+)
+def test_the_pythons_are_those_of_the_source_and_the_pinning(
+    bound: str, pinned: str, minimum: str, bounds: tuple[str, ...]
+) -> None:
+    source = SdistFacts(python=bound)
+    project = pypi.project_from_generated_recipe(
+        GENERATED, mapped=True, python_min=pinned, source_facts=lambda _: source
+    )
+    assert (project.python_min, project.python_bounds) == (minimum, bounds)
+
+
+@pytest.mark.parametrize(
+    ("marker", "noarch", "compiled"),
+    [
+        ('python_version < "3.13"', "run", ("<3.13", ())),
+        ('python_version >= "3.14"', "run", (">=3.14", ())),
+        ('python_full_version < "3.13.2"', "run", ("<3.13", ())),
+        ('python_version >= "3.8"', "run", "run"),
+        ('python_version < "3.12"', "dropped", "dropped"),
+        ('platform_python_implementation == "PyPy"', "dropped", "dropped"),
+        ('sys_platform == "win32"', "comment", ("", ("win",))),
+        ('sys_platform != "win32"', "run", ("", ("linux", "osx"))),
+        ('os_name == "nt" and python_version < "3.13"', "comment", ("<3.13", ("win",))),
+        ('python_version == "3.13"', "comment", "comment"),
+        ("nonsense", "comment", "comment"),
+    ],
+)
+@pytest.mark.parametrize("is_noarch", [True, False])
+def test_a_requirement_with_a_marker(marker: str, noarch: object, compiled: object, is_noarch: bool) -> None:
+    text = GENERATED.replace('python_version < "3.11"', marker)
+    text = text if is_noarch else text.replace("  noarch: python\n", "")
+    project = pypi.project_from_generated_recipe(text, mapped=True)
+    expected = noarch if is_noarch else compiled
+    spec = "tomli >=1.1.0"
+    assert (spec in project.run) == (expected == "run")
+    assert bool(project.left_out) == (expected == "comment")
+    found = [(item.python, item.platforms) for item in project.conditional]
+    assert found == ([expected] if isinstance(expected, tuple) else [])
+    told = [note for note in project.notes if "tomli" in note]
+    assert bool(told) == (expected == "comment" or (is_noarch and expected == "run" and "3.8" not in marker))
+
+
+@pytest.mark.parametrize(
+    ("first", "run"),
+    [
+        ("- numpy >=1.21", ["numpy >=1.21"]),
+        ('# - numpy >=1.21 # python_version < "3.13"', ["numpy"]),
+    ],
+)
+def test_bounds_of_some_pythons_do_not_bind_a_noarch_package(first: str, run: list[str]) -> None:
+    rows = f'{first}\n  # - numpy >=2.1 # python_version >= "3.13"'
+    text = GENERATED.replace('# - tomli >=1.1.0 # python_version < "3.11"', rows)
+    project = pypi.project_from_generated_recipe(text, mapped=True)
+    assert [spec for spec in project.run if "numpy" in spec] == run
+    assert any("numpy >=2.1" in note for note in project.notes)
+
+
+def test_a_pinning_has_the_oldest_python(tmp_path: Path) -> None:
+    (tmp_path / "conda_build_config.yaml").write_text("python:\n  - 3.12.* *_cpython\npython_min:\n  - '3.12'\n")
+    assert pypi.python_min_of_pinning(tmp_path / "conda_build_config.yaml") == "3.12"
+    assert pypi.python_min_of_pinning(None) == pypi.PYTHON_MIN
 
 
 @pytest.mark.parametrize(
@@ -202,115 +270,3 @@ def test_a_projects_source_archive_is_fetched_and_read(tmp_path: Path, monkeypat
     facts = pypi._fetch_source_facts(project, {})
     assert facts is not None
     assert facts.licenses == ("COPYING",)
-
-
-PROJECT = """\
-[build-system]
-requires = ["hatchling >=1.20", "hatch-vcs", "tomli; python_version < '3'", "wheel", "not a requirement"]
-
-[project.scripts]
-tool = "tool.cli:main"
-"bad name" = "os:system('x')"
-"""
-SETUP = "[options.entry_points]\nconsole_scripts =\n    old=old.cli:run\n"
-
-
-def archive(folder: Path, **files: str) -> Path:
-    """Return an archive of files by their paths."""
-    path = folder / "a-1.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        for name, text in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text)
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return path
-
-
-def files(*names: str, **texts: str) -> dict[str, str]:
-    return {f"a-1/{name}": "" for name in names} | {f"a-1/{name}": text for name, text in texts.items()}
-
-
-def test_the_facts_of_a_modern_project(tmp_path: Path) -> None:
-    there = files("LICENSE.md", "COPYING", "src/tool/__init__.py", "tests/__init__.py", "docs/LICENSE", "setup.py")
-    facts = pypi.read_sdist_facts(archive(tmp_path, **there, **{"a-1/pyproject.toml": PROJECT}))
-    assert facts is not None
-    assert facts.build == ("hatchling >=1.20", "hatch-vcs")
-    assert facts.programs == ("tool = tool.cli:main",)
-    assert facts.licenses == ("COPYING", "LICENSE.md")
-    assert facts.modules == ("tool",)
-
-
-def test_the_facts_of_an_older_project(tmp_path: Path) -> None:
-    there = files("LICENCE", "old/py.py", "old.py", "setup.py", "conftest.py", "examples/__init__.py")
-    facts = pypi.read_sdist_facts(archive(tmp_path, **there, **{"a-1/setup.cfg": SETUP}))
-    assert facts == pypi.SdistFacts(
-        build=("setuptools",), programs=("old = old.cli:run",), licenses=("LICENCE",), modules=("old",)
-    )
-
-
-@pytest.mark.parametrize(
-    "text", ["[", "build-system = 1", "[build-system]\nrequires = 3", "\x00", "[project]\nscripts = 1"]
-)
-def test_a_malformed_file_is_as_none(tmp_path: Path, text: str) -> None:
-    facts = pypi.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text, "a-1/setup.cfg": "[["}))
-    assert facts == pypi.SdistFacts()
-
-
-@pytest.mark.parametrize("data", [b"", b"<html>", b"\x1f\x8b" + b"x" * 50])
-def test_what_is_no_archive_has_no_facts(tmp_path: Path, data: bytes) -> None:
-    (tmp_path / "a.tar.gz").write_bytes(data)
-    assert pypi.read_sdist_facts(tmp_path / "a.tar.gz") is None
-
-
-def test_paths_that_lead_out_and_links_do_not_count(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    with tarfile.open(path, "w:gz") as tar:
-        link = tarfile.TarInfo("a-1/pyproject.toml")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
-        tar.addfile(tarfile.TarInfo("a-1/../LICENSE"))
-    assert pypi.read_sdist_facts(path) == pypi.SdistFacts()
-
-
-@pytest.mark.parametrize("name", ["LICENSE", ".", "../LICENSE", "/LICENSE"])
-def test_a_member_outside_the_top_folder_does_not_count(tmp_path: Path, name: str) -> None:
-    facts = pypi.read_sdist_facts(archive(tmp_path, **{name: "", "a-1/COPYING": ""}))
-    assert facts == pypi.SdistFacts(licenses=("COPYING",))
-
-
-@pytest.mark.parametrize("invalid", ["foo ===x.*", "foo; python_version ~= 'x'", "foo; 'x' in dependency_groups"])
-def test_a_requirement_that_cannot_be_evaluated_is_left_out(tmp_path: Path, invalid: str) -> None:
-    text = f'[build-system]\nrequires = ["{invalid}", "hatchling"]'
-    facts = pypi.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text}))
-    assert facts == pypi.SdistFacts(build=("hatchling",))
-
-
-def test_an_archive_with_a_damaged_header_has_no_facts(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as tar:
-        member = tarfile.TarInfo("a-1/a")
-        member.pax_headers = {"GNU.sparse.map": "0,x", "GNU.sparse.size": "3"}
-        tar.addfile(member)
-    assert pypi.read_sdist_facts(path) is None
-
-
-def test_an_archive_with_damaged_data_has_no_facts(tmp_path: Path) -> None:
-    path = tmp_path / "a.tar.gz"
-    member = tarfile.TarInfo("a-1/pyproject.toml")
-    member.size = 1_000_000
-    deflate = zlib.compressobj(wbits=31)
-    data = deflate.compress(member.tobuf() + b"#" * 500_000) + deflate.flush(zlib.Z_SYNC_FLUSH)
-    path.write_bytes(data + b"\xff" * 100)  # no type of a block
-    assert pypi.read_sdist_facts(path) is None
-
-
-@pytest.mark.processes
-@pytest.mark.usefixtures("limited_process")
-def test_an_archive_beyond_the_limits_has_no_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "SECONDS", 0.1)
-    path = tmp_path / "a.tar.gz"
-    member = tarfile.TarInfo("a-1/zeros")
-    member.size = 1 << 40
-    chunk = gzip.compress(bytes(16 << 20))
-    path.write_bytes(gzip.compress(member.tobuf()) + chunk * 1500)
-    assert pypi.read_sdist_facts(path) is None

@@ -17,6 +17,7 @@ import yaml
 from kiln.base.errors import NotWritable, UsageError
 from kiln.feedstock import matrix, pinning
 from kiln.feedstock.init import generator, pypi, scaffold
+from kiln.feedstock.init.pypi import ConditionalRequirement
 from kiln.feedstock.init.scaffold import (
     KilnRequirement,
     PlannedFiles,
@@ -235,7 +236,23 @@ def test_items_and_comments_are_harmless() -> None:
 
 PROJECT = pypi.project_from_generated_recipe(GENERATED, mapped=True)
 COMPILED = replace(PROJECT, noarch=False, entry_points=())
+CONDITIONS = [("", ("win",)), ("<3.13", ()), (">=3.12", ("linux", "osx"))]
+WHOLE = replace(
+    COMPILED,
+    languages=("c", "cxx", "rust"),
+    tools=("cmake", "ninja"),
+    python_bounds=("<3.99",),
+    conditional=tuple(
+        ConditionalRequirement(spec=f"r{number} >=1", text="", python=python, platforms=platforms)
+        for number, (python, platforms) in enumerate(CONDITIONS)
+    ),
+    programs=("foo",),
+    tests=("tests/", "pyproject.toml"),
+    test_requirements=("pytest >=8",),
+    about={**PROJECT.about, "homepage": "https://h.example", "repository": "https://github.com/o/p"},
+)
 VARIANTS = (
+    "cxx_compiler:\n  - gxx\ncxx_compiler_version:\n  - '14'\nrust_compiler:\n  - rust\n"
     "python_min:\n  - '3.12'\nc_compiler:\n  - gcc\nc_compiler_version:\n  - '14'\nc_stdlib:\n  - sysroot\n"
     "c_stdlib_version:\n  - '2.17'\npython:\n  - 3.12.* *_cpython\n"
 )
@@ -256,7 +273,16 @@ def rendered(feedstock: Feedstock) -> Output:
 
 
 @pytest.mark.parametrize("form", RecipeFormat)
-@pytest.mark.parametrize("project", [PROJECT, COMPILED, replace(PROJECT, python_min="")], ids=["noarch", "c", "old"])
+@pytest.mark.parametrize(
+    "project",
+    [
+        PROJECT,
+        COMPILED,
+        replace(PROJECT, python_min=""),
+        WHOLE,
+        replace(WHOLE, noarch=True, conditional=(), languages=()),
+    ],
+)
 def test_a_recipe_has_no_lints(tmp_path: Path, project: PythonProject, form: RecipeFormat) -> None:
     feedstock = made(tmp_path / "f", project, form)
     for of_conda_forge in (False, True):
@@ -270,6 +296,18 @@ def test_both_formats_make_the_same_package(tmp_path: Path) -> None:
     assert names == [("foo-bar", "3.10")] * 2
     runs = [{spec.replace("==", "") for spec in output.requirements.run} for output in outputs]
     assert runs[0] == runs[1] == {"python >=3.12", "httpcore 1.*", "flatbuffers >=1.0"}
+
+
+def test_both_formats_say_the_same_of_a_compiled_project(tmp_path: Path) -> None:
+    v1, v0 = (rendered(made(tmp_path / form.value, WHOLE, form)) for form in (RecipeFormat.V1, RecipeFormat.V0))
+    runs = [{spec.replace("==", "") for spec in output.requirements.run} for output in (v0, v1)]
+    assert {spec.split()[0] for spec in runs[0]} == {"python", "httpcore", "flatbuffers", "r1", "r2"}
+    assert {spec.split()[0] for spec in runs[1]} == {"python", "httpcore", "flatbuffers", "r1", "r2"}
+    builds = [sorted({spec.split()[0] for spec in output.requirements.build}) for output in (v0, v1)]
+    assert builds[0] == builds[1]
+    assert {"cargo-bundle-licenses", "cmake", "gcc_linux-64", "gxx_linux-64", "ninja", "rust_linux-64"} <= set(
+        builds[0]
+    )
 
 
 HOSTILE = "x{{ 1 // 0 }}${{ 1 // 0 }}{% if %}{# [nope] #}  # [nope]"

@@ -167,6 +167,22 @@ def test_what_has_no_meaning_is_refused_by_name_and_line(text: str, line: int, w
     assert (caught.value.at.file, caught.value.at.line) == ("recipe/recipe.yaml", line)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("build:\n  script_env: [A]\n", "here it is script: {env: {NAME: value}, secrets: [NAME]}"),
+        ("build:\n  missing_dso_whitelist: [a]\n", "dynamic_linking: {missing_dso_allowlist: [...]}"),
+        ("about:\n  dev_url: https://h.example\n", "repository: URL"),
+        ("requirements:\n  run_constrained: [a]\n", "run_constraints: [...]"),
+        ("source:\n  git_url: https://h.example/x.git\n", "git: URL"),
+    ],
+)
+def test_a_key_of_meta_yaml_is_told_by_its_name_here(text: str, hint: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        one(tmp_path, HEAD + text)
+    assert hint in caught.value.hint
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "context: {}\n", "outputs: {a: b}\n", "outputs:\n  - name: x\n"])
 def test_what_is_no_recipe_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(KilnError) as caught:

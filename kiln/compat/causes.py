@@ -1,6 +1,7 @@
-"""The causes of a failed program or build, by its log: ``data/failures.ini`` has the patterns.
+"""The causes of a failed program or build, by its log: the patterns are in ``data``.
 
-It is the one table of causes: the doctor reads logs with it, and errors of a failed compile quote it.
+``failures.ini`` has those of TensorFlow, CUDA and Bazel, ``build_failures.ini`` those of all packages: the doctor reads
+logs with both, and errors of failed builds quote them.
 
 A log may be a gigabyte long, and is untrusted: it is read in pieces, at most ``LONGEST`` characters of a line are
 searched, and each pattern's repetitions are bounded.
@@ -32,6 +33,9 @@ LONGEST = 4096  # characters of a line
 MOST = 100  # different failures to report; a log could name a million versions
 _PIECE = 1 << 20  # bytes
 _END = 8 << 20  # bytes
+_COMMAND = 100  # characters of a command in a message
+_BEFORE = 5  # lines before the first that speaks of an error
+_NEXT = 3  # lines between two lines of one message
 
 
 class Kind(str, Enum):
@@ -45,14 +49,15 @@ class Kind(str, Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFailure:
-    """A known failure: one of its words is in every line that the pattern matches.
+    """A known failure: one of its words is in every line that a pattern matches.
 
-    ``error`` is the error of a compile with this failure.
+    ``headline`` is the cause in a few words, empty where no build ends so; ``error`` is that of a build.
     """
 
     name: str
     words: tuple[bytes, ...]
-    pattern: re.Pattern[str]
+    patterns: tuple[re.Pattern[str], ...]
+    headline: str
     cause: str
     cure: str
     source: str
@@ -63,12 +68,17 @@ class KnownFailure:
         """Return the first of the words that is in a text."""
         return next((word for word in self.words if word in text), None)
 
+    def first_match(self, line: str) -> re.Match[str] | None:
+        """Return the match of the first pattern that matches."""
+        return next((match for pattern in self.patterns if (match := pattern.search(line))), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFailure:
     """A failure found in a log: at ``line``, counted from 1, and in ``count`` lines in all."""
 
     name: str
+    headline: str
     cause: str
     cure: str
     source: str
@@ -86,14 +96,16 @@ class LogFailure:
 
 @cache
 def known_failures() -> tuple[KnownFailure, ...]:
-    """Return the failures of ``failures.ini``."""
+    """Return the failures of both tables, in their order: of several in an output, the first is the cause."""
     settings = configparser.ConfigParser(delimiters=("=",), comment_prefixes=("#",), interpolation=None)
-    settings.read_string((tables.DATA / "failures.ini").read_text(encoding="utf-8"))
+    for table in ("failures.ini", "build_failures.ini"):
+        settings.read_string((tables.DATA / table).read_text(encoding="utf-8"))
     return tuple(
         KnownFailure(
             name=name,
             words=tuple(word.encode() for word in section["words"].splitlines()),
-            pattern=re.compile(section["pattern"]),
+            patterns=tuple(re.compile(pattern) for pattern in section["pattern"].splitlines()),
+            headline=section.get("headline", name if "error" in section else ""),
             cause=section["cause"],
             cure=section["cure"],
             source=section["source"],
@@ -133,10 +145,67 @@ def failures_at_log_end(log: Path, *, most: int = _END) -> tuple[LogFailure, ...
 
 
 def cause_of_failed_compile(text: str) -> LogFailure | None:
-    """Return the failure in a failed compile's output: of several the one that the table has first."""
+    """Return the failure in a failed compile's output: of several the one that the tables have first."""
     ranks = {failure.name: rank for rank, failure in enumerate(known_failures())}
     failures = failures_in_log(io.BytesIO(text.encode("utf-8", "replace")))
     return min(failures, key=lambda failure: ranks[failure.name], default=None)
+
+
+def cause_of_failed_build(text: str) -> LogFailure | None:
+    """Return the failure of builds in an output: of several the one that the tables have first, where it is told last.
+
+    A script goes on after much that looks like a failure; what ended it stands at the end. Lines next to each other
+    are one message, whose first counts.
+    """
+    candidates = [failure for failure in known_failures() if failure.headline]
+    ranks = {failure.name: rank for rank, failure in enumerate(candidates)}
+    cause: LogFailure | None = None
+    for failure in _failures_in_piece(text.encode("utf-8", "replace"), candidates, 0):
+        if cause is not None and failure.name == cause.name and failure.line - (cause.line + cause.count - 1) <= _NEXT:
+            cause = replace(cause, count=failure.line - cause.line + 1)
+        elif cause is None or ranks[failure.name] <= ranks[cause.name]:
+            cause = failure
+    return cause
+
+
+# The end of pip's report of a failed subprocess, and of the engine's: what comes before says more.
+_WRAP_UP = re.compile(
+    r"^\s*(?:error: subprocess-exited-with-error|Exception information:|ERROR: Exception:"
+    r"|Script failed with status \d{1,9})"
+)
+_OWN_BLOCK = re.compile(r"^\s*╰─> \[\d{1,9} lines? of output\]$")  # pip's, where it has not shown the output before
+_TRACE = re.compile(r"^\++ ")  # of a shell
+_ERROR = re.compile(r"\b(?:error|fatal|failed|failure|traceback|exception|panicked|abort(?:ed|ing)?)\b", re.IGNORECASE)
+
+
+def after_last_command(text: str) -> str:
+    """Return the last command in the trace of a failed script's shell, for the end of a message; empty without one."""
+    commands = [line for line in text.splitlines() if line.startswith("+ ")]
+    return f" after: {sanitized_line(commands[-1][2:])[:_COMMAND]}" if commands else ""
+
+
+def telling_lines(text: str, most: int = 15) -> list[str]:
+    """Return the lines of a failed build's output that say most: from its cause on, or those at its end.
+
+    Left out are the shell's trace, and what pip and the engine say about the failure of another program.
+    """
+    lines = text.splitlines()
+    if (cause := cause_of_failed_build(text)) is not None:
+        rest = lines[cause.line - 1 :]
+        ends = (at for at, line in enumerate(rest) if at and _WRAP_UP.match(line))
+        return [line for line in rest[: next(ends, None)] if line.strip() and not _TRACE.match(line)][:most]
+    blocks = [at for at, line in enumerate(lines) if _OWN_BLOCK.match(line)]
+    if blocks:
+        lines = lines[blocks[-1] + 1 :]
+        lines = lines[: next((at for at, line in enumerate(lines) if line.strip() == "[end of output]"), None)]
+    while (end := next((at for at, line in enumerate(lines) if _WRAP_UP.match(line)), None)) is not None:
+        if not any(line.strip() for line in lines[:end]):
+            lines = lines[end + 1 :]
+            continue
+        lines = lines[:end]
+    shown = [line for line in lines if not _TRACE.match(line) and line.strip()][-most:]
+    first = next((at for at, line in enumerate(shown) if _ERROR.search(line)), 0)
+    return shown[max(0, first - _BEFORE) :] or [line for line in text.splitlines() if line.strip()][-most:]
 
 
 def _whole_line_pieces(log: IO[bytes]) -> Iterator[bytes]:
@@ -163,10 +232,11 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
             start = max(0, raw.find(word) - LONGEST // 2)  # of a long line the part around the word is searched
             part = raw[start : start + LONGEST].decode("utf-8", "replace")
             text = sanitized_line(part.replace("\r", " "))  # a progress bar overwrites text
-            if match := candidate.pattern.search(text):
+            if match := candidate.first_match(text):
                 values = _template_values(match)
                 yield LogFailure(
                     name=candidate.name,
+                    headline=_filled_template(candidate.headline, values),
                     cause=_filled_template(candidate.cause, values),
                     cure=_filled_template(candidate.cure, values),
                     source=candidate.source,
@@ -175,6 +245,7 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
                     error=candidate.error,
                     kind=candidate.kind,
                 )
+                break  # the tables' later rows are more general
 
 
 def _template_values(match: re.Match[str]) -> dict[str, str]:

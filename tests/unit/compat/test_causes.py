@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.base.errors import BuildFailed, DiskFull, OutOfMemory
-from kiln.compat import failures
+from kiln.compat import causes
 
 ROOT = Path(__file__).parents[3]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -32,10 +32,10 @@ LOGS = examples("logs.ini")
 def test_a_real_log(name: str) -> None:
     example = EXAMPLES[name]
     noise = b"INFO: 401 processes: 401 local.\n" * 3
-    result = failures.failures_in_log(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
+    result = causes.failures_in_log(io.BytesIO(noise + example["log"].encode() + b"\n" + noise))
     assert [failure.name for failure in result] == [example["failure"]]
-    assert example["says"] in f"{result[0].cause} {result[0].cure}"
-    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", result[0].cause + result[0].cure)
+    assert example["says"] in f"{result[0].headline} {result[0].cause} {result[0].cure}"
+    assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", result[0].headline + result[0].cause + result[0].cure)
     assert result[0].line > 3
     assert is_source(example["source"])
 
@@ -47,11 +47,11 @@ def test_the_logs_are_many() -> None:
 @pytest.mark.parametrize("name", LOGS)
 def test_of_a_log_as_people_post_it_the_first_cause_that_matters_is_named_first(name: str) -> None:
     log = LOGS[name]
-    first, *others = failures.failures_in_log(io.BytesIO(log["log"].encode()))
+    first, *others = causes.failures_in_log(io.BytesIO(log["log"].encode()))
     assert first.name == log["failure"]
     assert log["says"] in f"{first.cause} {first.cure}"
     assert "{" not in re.sub(r"\$\{CUDA_DIR\}", "", first.cause + first.cure)
-    kinds = list(failures.Kind)
+    kinds = list(causes.Kind)
     assert all(kinds.index(first.kind) <= kinds.index(other.kind) for other in others)
     assert is_source(log["source"])
 
@@ -68,13 +68,14 @@ def test_every_failure_that_is_known_has_an_example() -> None:
         "NUMA node not told",
         "model's folder not found",
     }  # in WORDS, and beside a cause in logs
-    assert {each.name for each in failures.known_failures()} == shown | beside
+    assert {each.name for each in causes.known_failures()} == shown | beside
 
 
-@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
-def test_a_pattern_is_bounded_and_complete(each: failures.KnownFailure) -> None:
-    bare = re.sub(r"\\.|\[[^\]]*\]", "x", each.pattern.pattern)
-    assert re.findall(r"[*+]|\{\d*,\}", bare) == []
+@pytest.mark.parametrize("each", causes.known_failures(), ids=lambda each: each.name)
+def test_a_pattern_is_bounded_and_complete(each: causes.KnownFailure) -> None:
+    for pattern in each.patterns:
+        bare = re.sub(r"\\.|\[[^\]]*\]", "x", pattern.pattern)
+        assert re.findall(r"(?<!\()[*+]|\{\d*,\}", bare) == []
     assert all(each.words)
     assert each.cause.endswith(".")
     assert each.cure.endswith(".")
@@ -132,7 +133,7 @@ WORDS = {
 
 @pytest.mark.parametrize(("name", "line"), [(name, line) for name, said in WORDS.items() for line in said])
 def test_other_words_for_the_same(name: str, line: str) -> None:
-    (result,) = failures.failures_in_log(io.BytesIO(line.encode()))
+    (result,) = causes.failures_in_log(io.BytesIO(line.encode()))
     assert result.name == name
 
 
@@ -143,12 +144,12 @@ def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_fi
         "error: bad value 'x' for '-march='": None,
     }
     for text, error in ends.items():
-        result = failures.cause_of_failed_compile(
+        result = causes.cause_of_failed_compile(
             f"INFO: Analyzed target //:wheel\n{text}\nFAILED: Build did NOT complete"
         )
         assert result is not None
         assert result.error is (error or BuildFailed)
-    both = failures.cause_of_failed_compile(
+    both = causes.cause_of_failed_compile(
         "Download from https://example.org/a failed\ngcc: fatal error: Killed signal terminated program cc1"
     )
     assert both is not None
@@ -157,20 +158,20 @@ def test_a_compile_ends_with_the_error_of_its_cause_and_of_several_the_tables_fi
 
 @pytest.mark.parametrize("text", ["", "bad.cc:1:21: error: 'nothing' was not declared in this scope", "killed time"])
 def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
-    assert failures.cause_of_failed_compile(text) is None
+    assert causes.cause_of_failed_compile(text) is None
 
 
 def test_countless_different_failures_are_reported_in_part() -> None:
     log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
-    result = failures.failures_in_log(io.BytesIO(log * 2))
-    assert len(result) == failures.MOST
+    result = causes.failures_in_log(io.BytesIO(log * 2))
+    assert len(result) == causes.MOST
     assert {each.count for each in result} == {2}
 
 
 def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
     killed = b"gcc: fatal error: Killed signal terminated program cc1plus\n"
     log = b"\n".join([b"one", b"Illegal instruction (core dumped)", killed + killed + b"end"])
-    result = failures.failures_in_log(io.BytesIO(log))
+    result = causes.failures_in_log(io.BytesIO(log))
     assert [(each.name, each.line, each.count) for each in result] == [
         ("illegal instruction", 2, 1),
         ("compiler out of memory", 3, 2),
@@ -179,21 +180,21 @@ def test_lines_are_counted_and_failures_reported_once_in_order() -> None:
 
 def test_an_endless_line_is_searched_around_the_words() -> None:
     log = b"x" * 700_000 + b" Illegal instruction " + b"y" * 700_000
-    (result,) = failures.failures_in_log(io.BytesIO(log))
+    (result,) = causes.failures_in_log(io.BytesIO(log))
     assert len(result.text) <= 400
 
 
-@pytest.mark.parametrize("each", failures.known_failures(), ids=lambda each: each.name)
-def test_a_hostile_line_is_read_in_bounded_work(each: failures.KnownFailure) -> None:
+@pytest.mark.parametrize("each", causes.known_failures(), ids=lambda each: each.name)
+def test_a_hostile_line_is_read_in_bounded_work(each: causes.KnownFailure) -> None:
     """Lines of one kind of character around the words, as long as is looked at: where backtracking would show."""
     for filler in (b"(", b"a", b"1.", b"/", b"'", b"\xff", b" "):
         for word in each.words:
-            failures.failures_in_log(io.BytesIO(filler * 3000 + word + filler * 3000))
+            causes.failures_in_log(io.BytesIO(filler * 3000 + word + filler * 3000))
 
 
 @given(st.binary(max_size=3000))
 def test_any_bytes_can_be_read(data: bytes) -> None:
-    failures.failures_in_log(io.BytesIO(data))
+    causes.failures_in_log(io.BytesIO(data))
 
 
 @given(st.integers(1, 200), st.integers(0, 60))
@@ -204,13 +205,61 @@ def test_where_a_piece_ends_does_not_matter(size: int, before: int) -> None:
         def read(self, _size: int | None = -1) -> bytes:
             return super().read(size)
 
-    (result,) = failures.failures_in_log(Small(log))
+    (result,) = causes.failures_in_log(Small(log))
     assert result.line == before + 1
 
 
 def test_of_a_file_its_end_can_be_enough(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"Illegal instruction\n" + b"line\n" * 1000)
-    assert [each.name for each in failures.failures_at_log_end(log)] == ["illegal instruction"]
-    assert failures.failures_at_log_end(log, most=1000) == ()
-    assert failures.failures_at_log_end(tmp_path / "none") == ()
+    assert [each.name for each in causes.failures_at_log_end(log)] == ["illegal instruction"]
+    assert causes.failures_at_log_end(log, most=1000) == ()
+    assert causes.failures_at_log_end(tmp_path / "none") == ()
+
+
+PIP = """\
+running build_ext
+gcc -c e.c -o e.o
+e.c:1:10: fatal error: foo.h: No such file or directory
+    1 | #include <foo.h>
+compilation terminated.
+error: command '/usr/bin/gcc' failed with exit code 1
+error: subprocess-exited-with-error
+│ exit code: 1
+╰─> See above for output.
+note: This error originates from a subprocess, and is likely not a problem with pip.
+Exception information:
+Traceback (most recent call last):
+  File "pip/_internal/cli/base_command.py", line 105, in _run_wrapper
+pip._internal.exceptions.InstallationError: Failed to build e
+Script failed with status 1"""
+
+
+def test_what_is_shown_begins_at_the_cause_and_ends_before_what_pip_and_the_engine_say_of_it() -> None:
+    assert causes.telling_lines(f"+ pip install .\n{PIP}") == PIP.splitlines()[2:6]
+
+
+def test_without_a_known_cause_the_lines_around_the_first_error_are_shown_without_the_shells_trace() -> None:
+    output = "\n".join([*(f"step {number}" for number in range(40)), "+ odd", "it went wrong: error 7", "+ exit 7"])
+    shown = causes.telling_lines(f"{output}\nScript failed with status 7")
+    assert shown == ["step 35", "step 36", "step 37", "step 38", "step 39", "it went wrong: error 7"]
+
+
+def test_of_a_subprocess_that_pip_quotes_its_own_lines_are_shown() -> None:
+    quoted = "  ╰─> [2 lines of output]\n      odd\n      worse\n      [end of output]\n\n  note: This error originates"
+    text = f"  error: subprocess-exited-with-error\n{quoted}\nERROR: Failed building wheel"
+    assert [line.strip() for line in causes.telling_lines(text)] == ["odd", "worse"]
+
+
+def test_of_several_causes_the_more_exact_one_counts_and_of_one_kind_the_last() -> None:
+    lines = ["a.sh: line 3: odd: command not found", *["fine"] * 50, "a.sh: line 9: missing: command not found"]
+    cause = causes.cause_of_failed_build("\n".join(lines))
+    assert cause is not None
+    assert (cause.headline, cause.line) == ("the program missing was not found", 52)
+    exact = causes.cause_of_failed_build("\n".join(["a.c:1:1: fatal error: z.h: No such file or directory", *lines]))
+    assert exact is not None
+    assert exact.headline == "z.h not found, which the sources include"
+
+
+def test_what_a_program_says_when_it_runs_is_no_cause_of_a_build() -> None:
+    assert causes.cause_of_failed_build("Could not find cuda drivers on your machine, GPU will not be used.") is None
