@@ -87,6 +87,13 @@ def meta_yaml_literals(text: str) -> tuple[Literal, ...]:
     return (*constants.values(), *(literal for literal in _key_value_literals(clear) if literal.start not in constants))
 
 
+def names_read_by_their_own_statements(text: str) -> set[str]:
+    """Return the names that a meta.yaml sets to a value made of them, as of a variant key with a default."""
+    statements = _SET.finditer(without_comments(text))
+    pairs = ((set(re.findall(r"\w+", match[key])) for key in ("key", "value")) for match in statements)
+    return set().union(*(names & words for names, words in pairs))
+
+
 def _jinja_set_literals(clear: str) -> Iterator[Literal]:
     for statement in _SET.finditer(clear):
         value = statement["value"]
@@ -241,6 +248,22 @@ def sources_of_views(views: Views) -> Iterator[SourceView]:
     """Yield the sources of a recipe at all variants where it is valid."""
     for view in views:
         yield from view.sources if view is not None else ()
+
+
+def hash_values(source: SourceView) -> Iterator[str]:
+    """Yield the hashes of a source, and the commit that its revision must be."""
+    yield from (value for _, value in source.hashes)
+    if source.commit:
+        yield source.commit
+
+
+def placeholder_hashes(literals: Iterable[Literal]) -> dict[Literal, str]:
+    """Return for each literal a hash of the same length that no file has."""
+    lengths = set(HASHES.values())
+    return {
+        literal: f"{index:x}".rjust(len(literal.text) if len(literal.text) in lengths else 64, "a")
+        for index, literal in enumerate(literals)
+    }
 
 
 def build_numbers(views: Views) -> tuple[int, ...]:
