@@ -146,33 +146,44 @@ class SourceDownload:
 
 
 def source_changes(
-    recipe: RecipeText, before: Views, edits: Mapping[Literal, str]
+    recipe: RecipeText, before: Views, edits: Mapping[Literal, str], *, unchanged: bool = False
 ) -> tuple[tuple[SourceDownload, ...], tuple[str, ...], tuple[SourceDownload, ...]]:
     """Return the effect of a version's edits on the sources: the downloads, the names of unchanged sources, the pins.
 
     Pins are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
+    With ``unchanged``, the sources that do not change are downloads, too, if they have a hash.
     """
     marks = placeholder_hashes(_hash_literals(recipe, before))
     by_mark = {mark: literal for literal, mark in marks.items()}
     old = views_with_values(recipe, marks)
     new = views_with_values(recipe, {**edits, **marks})
     _require_used_hashes(recipe, marks, (*old, *new))
-    former = {(source.identity, source.hashes) for source in sources_of_views(old)}
+    former = set() if unchanged else {(source.identity, source.hashes) for source in sources_of_views(old)}
     downloads: dict[SourceView, dict[tuple[Literal, str], None]] = defaultdict(dict)
-    unchanged: dict[str, None] = {}
+    same: dict[str, None] = {}
     pins: dict[SourceDownload, None] = {}
-    for source in sources_of_views(new):
-        if not source.display_name:
-            continue  # a folder
+    positions = {at for at, source in _sources_by_position(new) if source.hashes}
+    for at, source in _sources_by_position(new):
+        # A folder; or a source without the hash that it has elsewhere, which conda-build would not verify: no variant
+        # that is built has the values of this one.
+        if not source.display_name or (source.urls and not source.hashes and at in positions):
+            continue
         if (source.identity, source.hashes) in former:
             pin = _commit_pin(recipe, source)
-            unchanged.update({source.display_name: None} if pin is None else {})
+            same.update({source.display_name: None} if pin is None else {})
             pins.update({pin: None} if pin is not None else {})
-        else:
+        elif source.hashes or source.commit or not unchanged:
             hashes = _hash_literals_of_source(recipe, source, by_mark)
             downloads[replace(source, hashes=(), commit="")].update(dict.fromkeys(hashes))
     files = tuple(SourceDownload(source=source, hashes=tuple(hashes)) for source, hashes in downloads.items())
-    return files, tuple(unchanged), tuple(pins)
+    return files, tuple(same), tuple(pins)
+
+
+def _sources_by_position(views: Views) -> Iterator[tuple[tuple[int, int], SourceView]]:
+    """Yield the sources of all variants, each with the number of sources there, and its place among them."""
+    for view in views:
+        for at, source in enumerate(view.sources if view is not None else ()):
+            yield (len(view.sources if view is not None else ()), at), source
 
 
 def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None:
@@ -376,7 +387,8 @@ def downgrade_note(old: str, new: str) -> str:
     except ValueError as error:
         raise UsageError(f"invalid version {new!r}", why=str(error)) from error
     if new == old:
-        raise UsageError(f"the recipe has version {new}", hint="kiln bump --build increments the build number")
+        hint = "kiln bump --hashes renews its hashes, and --build increments the build number"
+        raise UsageError(f"the recipe has version {new}", hint=hint)
     return f"{new} is older than {old}" if older else ""
 
 

@@ -29,6 +29,7 @@ _PAIR = lazy_pattern(
     r"(?:\"(?P<double>[^\"\\\n{]*)\"|'(?P<single>[^'\n{]*)'|(?P<plain>[^\s'\"{}#,\[\]&*!|>%@`][^\s{}#,\[\]]*))"
 )
 _URL_LINE = lazy_pattern(r"^.*(?:://|git_rev|git_tag).*$", re.MULTILINE)
+_URL = lazy_pattern(r"[a-z][a-z+]*://(?:\{\{.*?\}\}|[^\s'\"{}\\])+")
 _BREAK = lazy_pattern(r"\r\n|[\n\r\x85\u2028\u2029]")  # a line break of YAML 1.1
 _V1_KEYS = frozenset({"version", "number", "url", "git", "rev", "tag", "expected_commit", "md5", "sha256"})
 
@@ -126,6 +127,14 @@ def meta_yaml_version_literals_in_urls(text: str, version: str) -> tuple[Literal
     clear = without_comments(text)
     spans = [line.span() for line in _URL_LINE.finditer(clear)]
     return tuple(literal for span in spans for literal in _version_literals_in_span(clear, version, *span))
+
+
+def url_literals(text: str) -> tuple[Literal, ...]:
+    """Return the addresses in a recipe of either format, each with its templates as one literal."""
+    return tuple(
+        Literal(start=match.start(), end=match.end(), text=match[0], key="url", alone=False)
+        for match in _URL.finditer(without_comments(text))
+    )
 
 
 def _version_literals_in_span(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
