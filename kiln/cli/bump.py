@@ -34,6 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--build", action="store_true", help="increment the build number by 1")
     parser.add_argument(
+        "--hashes", action="store_true", help="write the hashes of all sources as they are now, at the same version"
+    )
+    parser.add_argument(
         "--check", action="store_true", help="show upstream's newest version of each source, and write nothing"
     )
     parser.add_argument("--dry-run", action="store_true", help="show the difference, and write nothing")
@@ -45,27 +48,28 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.feedstock.bump import bump
     from kiln.recipe.feedstock import load
 
-    if [options.version is not None, options.build, options.check].count(True) != 1:
-        raise UsageError("kiln bump takes one of VERSION, --build and --check", hint="kiln bump --check")
+    if [options.version is not None, options.build, options.hashes, options.check].count(True) != 1:
+        raise UsageError("kiln bump takes one of VERSION, --build, --hashes and --check", hint="kiln bump --check")
     if options.check and options.dry_run:
         raise UsageError("--check and --dry-run exclude each other", hint="--check writes nothing")
     feedstock = load(root)
     if options.check:
         return print_newest_versions(feedstock, as_json=options.json)
-    plan = bump.prepare_build_bump(feedstock) if options.build else version_bump_plan(feedstock, options.version)
+    plan = bump.prepare_build_bump(feedstock) if options.build else downloaded_plan(feedstock, options.version)
     if not options.dry_run:
         bump.write_recipe(feedstock, plan)
     print_notes(plan.notes)
     if options.json:
         print(json.dumps(bump_as_json(plan, written=not options.dry_run), indent=2))
     else:
-        lines = (*bump_summary_lines(plan), make_pasteable("next: kiln rerender", root))
+        following = "" if options.hashes else "next: kiln rerender"
+        lines = (*bump_summary_lines(plan), *([make_pasteable(following, root)] if following else []))
         print("".join(diff_lines(plan)) if options.dry_run else "\n".join(lines))
     return 0
 
 
-def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
-    """Return the plan for a version, and show the progress of its downloads."""
+def downloaded_plan(feedstock: Feedstock, version: str | None) -> BumpPlan:
+    """Return the plan for a version, or for the hashes of this one, and show the progress of its downloads."""
     from kiln.feedstock.bump import bump
 
     view = command_steps_view()
@@ -75,9 +79,10 @@ def version_bump_plan(feedstock: Feedstock, version: str) -> BumpPlan:
         with view.step(f"download {name}") as step:
             yield step.show_output_line
 
-    return bump.prepare_version_bump(
-        feedstock, version, env=git_and_pip_environment(os.environ, *_VARIABLES), on_file=show_download
-    )
+    env = git_and_pip_environment(os.environ, *_VARIABLES)
+    if version is None:
+        return bump.prepare_hash_refresh(feedstock, env=env, on_file=show_download)
+    return bump.prepare_version_bump(feedstock, version, env=env, on_file=show_download)
 
 
 def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
@@ -152,6 +157,8 @@ def bump_summary_lines(plan: BumpPlan) -> Iterator[str]:
     old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
     yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"
+    if plan.old == plan.new and plan.downloads and not changed_values(plan):
+        yield "  the hashes are those of the sources"
     for change in changed_values(plan):
         old_value, new_value = _shortened_value(change["old"]), _shortened_value(change["new"])
         yield f"  line {change['line']}, {change['key']}: {old_value} -> {new_value}"

@@ -10,10 +10,11 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from kiln.base.errors import LintFailed
+from kiln.base.errors import KilnError, LintFailed
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from kiln.feedstock.lint.model import LintMessage
     from kiln.recipe.feedstock import Feedstock
@@ -89,15 +90,42 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
     """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
     from kiln.base import limits
     from kiln.feedstock.lint import check
+    from kiln.run import recipe_checks
 
     fixed = correct_recipe(feedstock, of_conda_forge=of_conda_forge) if fix else []
-    messages, enabled = limits.run_bounded(
-        lambda: (check.check(feedstock, of_conda_forge=of_conda_forge), check.is_shellcheck_enabled(feedstock))
-    )
+    try:
+        messages, enabled = limits.run_bounded(
+            lambda: (check.check(feedstock, of_conda_forge=of_conda_forge), check.is_shellcheck_enabled(feedstock))
+        )
+    except KilnError as error:
+        # Without a variant a template may fail for another reason than in all other commands, whose answer counts.
+        refused, _ = limits.run_bounded(lambda: recipe_checks.faults_and_warnings(feedstock))
+        raise next(iter(refused), error) from error
+    messages = sorted([*messages, *refusals_and_warnings(feedstock, messages)], key=check.message_sort_key)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
     program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
     script_messages = check.shellcheck_messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
+
+
+def refusals_and_warnings(feedstock: Feedstock, reported: list[LintMessage]) -> Iterator[LintMessage]:
+    """Yield what rerender, render and build would refuse or warn of, and no rule has reported in the same line."""
+    from kiln.base import limits
+    from kiln.base.position import Place
+    from kiln.feedstock.lint import check
+    from kiln.feedstock.lint.model import LintMessage, Severity, recipe_files
+    from kiln.run import recipe_checks
+
+    refused, warned = limits.run_bounded(lambda: recipe_checks.faults_and_warnings(feedstock))
+    said = {(message.at.file, message.at.line, message.text) for message in reported}
+    own = {(message.at.file, message.at.line) for message in reported if message.id.startswith("kiln-")}
+    for severity, rule, errors in ((Severity.LINT, check.REFUSED, refused), (Severity.HINT, check.WARNED, warned)):
+        for error in errors:
+            at = error.at or Place(file=recipe_files(feedstock)[0])
+            if (at.file, at.line, error.what) not in said and (at.file, at.line) not in own:
+                text = f"{error.what}: {error.why}" if error.why else error.what
+                cure = error.hint or "correct it as the message says"
+                yield LintMessage(id=rule, severity=severity, text=text, at=at, cure=cure, fixable=False)
 
 
 def correct_recipe(feedstock: Feedstock, *, of_conda_forge: bool) -> list[LintMessage]:

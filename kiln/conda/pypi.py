@@ -123,13 +123,18 @@ def _files_from_json(data: bytes, base: str) -> Iterator[IndexFile]:
 
 
 def _files_from_html(data: bytes, base: str) -> Iterator[IndexFile]:
-    links = _LinkCollector()
-    links.feed(data.decode("utf-8", "replace"))
-    for address in links.addresses:
+    for address in link_addresses(data.decode("utf-8", "replace")):
         parts = urlsplit(urljoin(base, address))
         if match := _SHA256.fullmatch(parts.fragment):
             url = parts._replace(fragment="").geturl()
             yield IndexFile(name=unquote(Path(parts.path).name), url=url, sha256=match[1])
+
+
+def link_addresses(page: str) -> list[str]:
+    """Return the addresses of all links of a web page, as they are written."""
+    links = _LinkCollector()
+    links.feed(page)
+    return links.addresses
 
 
 class _LinkCollector(HTMLParser):

@@ -115,7 +115,7 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
         key_faults=(*_key_faults(recipe, documents), *value_faults(recipe, packages)),
-        warnings=(*map(str, recipe.source.text.lists_as_selectors.values()), *ignored_test_warnings(packages)),
+        warnings=(*recipe.source.text.lists_as_selectors.values(), *ignored_test_warnings(packages)),
     )
 
 
@@ -271,4 +271,4 @@ def require_supported_keys(renderings: Iterable[RenderedConfig], *, own_engine: 
 def key_fault_warnings(rendered: RenderedConfig) -> tuple[str, ...]:
     """Return a line for each key at fault, and the recipe's other warnings."""
     notes = ((fault, f" ({fault.hint})" if fault.hint and not fault.known else "") for fault in rendered.key_faults)
-    return (*(f"{fault.at}: {fault.what}{note}" for fault, note in notes), *rendered.warnings)
+    return (*(f"{fault.at}: {fault.what}{note}" for fault, note in notes), *map(str, rendered.warnings))

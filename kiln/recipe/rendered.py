@@ -11,6 +11,7 @@ from kiln.base.errors import RecipeFault
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.base.errors import KilnError
     from kiln.base.position import Place
     from kiln.recipe.feedstock import BuildConfig
 
@@ -411,7 +412,7 @@ class RenderedConfig:
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
     key_faults: tuple[KeyFault, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[KilnError, ...] = ()
     file: str = "recipe/meta.yaml"
 
     @property

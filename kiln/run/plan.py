@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import files, limits
-from kiln.base.errors import RecipeFault
-from kiln.base.position import Place
 from kiln.base.system.machine import MachineResources
 from kiln.base.text import duration
-from kiln.build.engine import patches
 from kiln.build.engine import recipe as engine_recipe
 from kiln.build.executor import environment
 from kiln.build.job import job
-from kiln.build.job.job import HOST, ConfigJob, RunOptions, channel_sources, require_known_step
+from kiln.build.job.job import HOST, ConfigJob, RunOptions, require_known_step
 from kiln.container import engine as container_engine
 from kiln.feedstock import config_file, job_settings, rerender, settings
 from kiln.recipe import render
@@ -30,7 +27,7 @@ from kiln.state.store.compile_cache import compile_cache_name
 from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from kiln.build.job.job import HostMachine
     from kiln.build.rehearsal.inputs import RehearsalInputs
@@ -210,26 +207,17 @@ def check_recipe(
     The notes are on a stale matrix, on variables that are not set, and on settings without effect.
     """
     own_engine = options.build.engine == OWN_ENGINE
-    stagings = recipe_checks.check_keys_and_find_stagings(feedstock)
-    if own_engine:
-        job_settings.package_settings(feedstock.conda_forge_yml)
-        if not options.build.rehearsal:
-            job_settings.require_supported_priority(feedstock.conda_forge_yml, map(channel_sources, configs))
-    else:
-        job_settings.conda_settings(feedstock.conda_forge_yml)
+    for check in recipe_checks.checks_of_files(
+        feedstock, configs, own_engine=own_engine, rehearsal=options.build.rehearsal
+    ):
+        check()
     renderings = [render.render(feedstock, config) for config in configs]
     if options.build.from_step is not None:
         require_known_step(renderings, options.build.from_step, engine=options.build.engine)
-    recipe_checks.require_independent_stagings(renderings, stagings)
-    recipe_checks.require_compatible_versions(feedstock, renderings)
-    for source in (source for rendered in renderings for source in rendered.sources):
-        patches.require_safe_patches(feedstock.recipe / patch for patch in source.patches)
-    render.require_supported_keys(renderings, own_engine=own_engine)
-    if own_engine:
-        recipe_checks.require_recipe_files(feedstock, renderings)
-        _refuse_overlinking_patterns(feedstock, renderings)
+    for check in recipe_checks.checks_of_renderings(feedstock, renderings, own_engine=own_engine):
+        check()
     checks.refuse_ineffective_remote_options(feedstock, renderings, options)
-    notes = list(dict.fromkeys(warning for rendered in renderings for warning in rendered.warnings))
+    notes = list(dict.fromkeys(str(warning) for rendered in renderings for warning in rendered.warnings))
     passed = {name for rendered in renderings for name in engine_recipe.config_caller_variable_names(rendered)}
     notes += (
         f"{name} is not set: the scripts to which the recipe gives it go without"
@@ -244,26 +232,6 @@ def check_recipe(
             for name in job_settings.conda_build_only_settings(feedstock.conda_forge_yml)
         )
     return tuple(notes), renderings[0]
-
-
-def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
-    """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
-
-    The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
-    """
-    if not job_settings.package_settings(feedstock.conda_forge_yml).error_overlinking:
-        return
-    for rendered in renderings:
-        for output in rendered.outputs:
-            linking = output.settings.linking
-            if linking.overlinking_ignored and linking.error_overlinking is None and not output.skip:
-                raise RecipeFault(
-                    f"{output.name}: the engine rattler-build has no build/overlinking_ignore_patterns where "
-                    "overlinking is an error",
-                    at=Place(file=rendered.file),
-                    why="conda-forge.yml has conda_build: error_overlinking: true, and the engine checks all files",
-                    hint="set build/error_overlinking in the recipe, remove one of the two, or --engine conda-build",
-                )
 
 
 def _input_hashes_of_configs(

@@ -1,19 +1,33 @@
-"""Refuse feedstocks that cannot be built, before anything is spent on them."""
+"""Refuse feedstocks that cannot be built, before anything is spent on them, and list all that is refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln.base import limits
-from kiln.base.errors import IncompatibleVersions, RecipeFault, UsageError, did_you_mean, raise_all
+from kiln.base.errors import (
+    IncompatibleVersions,
+    KilnError,
+    MalformedYaml,
+    RecipeFault,
+    UnsafeTemplate,
+    UsageError,
+    did_you_mean,
+    raise_all,
+)
 from kiln.base.position import Place
 from kiln.base.yaml import PlacedText
+from kiln.build.engine import patches
 from kiln.build.engine.scripts import COMMANDS
+from kiln.build.job.job import channel_sources
 from kiln.compat.combination import Combination, DoctorResult, Finding, Verdict
 from kiln.conda.specs import package_name
-from kiln.feedstock import config_file
+from kiln.feedstock import config_file, job_settings, matrix, pinning
+from kiln.feedstock.rerender import planned_workflow
 from kiln.recipe import render
 from kiln.recipe.feedstock import is_v1
 from kiln.recipe.rendered import OWN_ENGINE
@@ -25,11 +39,14 @@ from kiln.recipe.variants.files import cuda_version_of_config
 
 if TYPE_CHECKING:
     import configparser
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from kiln.recipe.feedstock import Feedstock
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
     from kiln.recipe.rendered import RenderedConfig
+    from kiln.recipe.template.names import Doubts
+
+Result = TypeVar("Result")
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
@@ -75,6 +92,110 @@ def _nested_value(node: Any, *keys: str) -> Any:
     for key in keys:
         node = node.get(key) if isinstance(node, dict) else None
     return node
+
+
+Check = Callable[[], object]
+
+
+def checks_of_files(
+    feedstock: Feedstock, configs: Iterable[BuildConfig], *, own_engine: bool = True, rehearsal: bool = False
+) -> Iterator[Check]:
+    """Yield the checks of a plan that need no rendering; each raises what it refuses."""
+    yield lambda: check_keys_and_find_stagings(feedstock)
+    if not own_engine:
+        yield lambda: job_settings.conda_settings(feedstock.conda_forge_yml)
+        return
+    yield lambda: job_settings.package_settings(feedstock.conda_forge_yml)
+    if not rehearsal:
+        yield lambda: job_settings.require_supported_priority(feedstock.conda_forge_yml, map(channel_sources, configs))
+
+
+def checks_of_renderings(
+    feedstock: Feedstock, renderings: Sequence[RenderedConfig], *, own_engine: bool = True
+) -> Iterator[Check]:
+    """Yield the checks of a plan that need its renderings; each raises what it refuses."""
+    stagings = check_keys_and_find_stagings(feedstock)
+    sources = dict.fromkeys(patch for rendered in renderings for item in rendered.sources for patch in item.patches)
+    yield lambda: require_independent_stagings(renderings, stagings)
+    yield lambda: require_compatible_versions(feedstock, renderings)
+    yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
+    yield lambda: render.require_supported_keys(renderings, own_engine=own_engine)
+    if own_engine:
+        yield lambda: require_recipe_files(feedstock, renderings)
+        yield lambda: _refuse_overlinking_patterns(feedstock, renderings)
+
+
+def _refuse_overlinking_patterns(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse patterns of files that may be overlinked where conda-forge.yml makes overlinking an error.
+
+    The recipe's own ``error_overlinking`` is among the keys, and takes precedence.
+    """
+    if not job_settings.package_settings(feedstock.conda_forge_yml).error_overlinking:
+        return
+    for rendered in renderings:
+        for output in rendered.outputs:
+            linking = output.settings.linking
+            if linking.overlinking_ignored and linking.error_overlinking is None and not output.skip:
+                raise RecipeFault(
+                    f"{output.name}: the engine rattler-build has no build/overlinking_ignore_patterns where "
+                    "overlinking is an error",
+                    at=Place(file=rendered.file),
+                    why="conda-forge.yml has conda_build: error_overlinking: true, and the engine checks all files",
+                    hint="set build/error_overlinking in the recipe, remove one of the two, or --engine conda-build",
+                )
+
+
+class _Survey:
+    """What a feedstock's commands refuse and warn of: each stage is tried, whatever an earlier one refused."""
+
+    def __init__(self) -> None:
+        self.refused: list[KilnError] = []
+        self.doubts: Doubts = {}
+
+    def attempt(self, stage: Callable[[], Result]) -> Result | None:
+        """Return the result of a stage; None if it is refused."""
+        try:
+            return stage()
+        except KilnError as error:
+            self.refused += (error, *error.others)
+            return None
+
+
+def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tuple[KilnError, ...]]:
+    """Return what a rerender, a rendering and a plan of a feedstock refuse, and what they warn of, each once.
+
+    Without the pinning that a feedstock needs, only what no pinning can cure counts of its expansion. Its configs are
+    those in .ci_support or, without any, those that it expands to.
+    """
+    survey = _Survey()
+    expanded = _expand(feedstock, survey)
+    names = feedstock.config_names
+    read = [survey.attempt(partial(config_file.read_config, feedstock, name)) for name in names]
+    configs = [config for config in read if config is not None] if names else list(expanded)
+    if names:
+        survey.attempt(lambda: planned_workflow(feedstock, configs))
+    for check in checks_of_files(feedstock, configs):
+        survey.attempt(check)
+    attempts = [survey.attempt(partial(render.render, feedstock, config)) for config in configs]
+    renderings = [rendered for rendered in attempts if rendered is not None]
+    if renderings:
+        survey.attempt(lambda: [survey.attempt(check) for check in checks_of_renderings(feedstock, renderings)])
+    warnings = [*survey.doubts.values(), *(warning for rendered in renderings for warning in rendered.warnings)]
+    refused, warned = ({str(error): error for error in errors}.values() for errors in (survey.refused, warnings))
+    return tuple(refused), tuple(warned)
+
+
+def _expand(feedstock: Feedstock, survey: _Survey) -> tuple[BuildConfig, ...]:
+    """Return the configs that a feedstock expands to; none if that takes a pinning."""
+    needs = survey.attempt(lambda: pinning.keys_without_value(feedstock))
+    own = survey.attempt(lambda: job_settings.exclusive_config_file(feedstock))
+    try:
+        configs = matrix.configs(feedstock, own, survey.doubts)
+    except KilnError as error:
+        if not needs or own or isinstance(error, (MalformedYaml, UnsafeTemplate)):
+            survey.refused += (error, *error.others)
+        return ()
+    return configs if own or not needs else ()
 
 
 LATE = "${{"  # of folders that only the build knows

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from kiln.base import files, limits
-from kiln.base.errors import NotWritable, RecipeFault
+from kiln.base import files, http, limits
+from kiln.base.errors import DownloadFailed, NotWritable, RecipeFault
 from kiln.base.position import Place
 from kiln.base.yaml import read_text
 from kiln.feedstock.bump import changes, upstream
@@ -18,7 +19,9 @@ from kiln.feedstock.bump.literals import (
     build_numbers,
     changed_value_positions,
     place_of_offset,
+    replace_literals,
     sources_of_views,
+    url_literals,
     views_with_values,
 )
 from kiln.feedstock.bump.views import MetaYamlText, RecipeYamlText
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from kiln.feedstock.bump.changes import SourceDownload
     from kiln.feedstock.bump.literals import RecipeText, Views
     from kiln.feedstock.bump.upstream import OnFile, UpstreamVersion
     from kiln.recipe.feedstock import Feedstock
@@ -76,6 +80,21 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         unchanged=unchanged,
         pins=pins,
         notes=(*([note] if note else ()), *_unchanged_output_notes(after, old)),
+    )
+
+
+def plan_hash_refresh(feedstock: Feedstock, text: str) -> BumpPlan:
+    """Return the plan for the hashes of all sources as they are now, at the same version and build number."""
+    recipe = recipe_text_for_format(feedstock, text)
+    views = _valid_recipe_views(feedstock, recipe)
+    old = changes.recipe_version(recipe, views)
+    downloads, _, _ = changes.source_changes(recipe, views, {}, unchanged=True)
+    if not downloads:
+        why = "no source that is downloaded has a hash"
+        raise RecipeFault("the recipe has no hash of a source", at=Place(file=recipe.file), why=why)
+    numbers = build_numbers(views)
+    return BumpPlan(
+        file=recipe.file, text=text, old=old, new=old, edits={}, numbers=(numbers, numbers), downloads=downloads
     )
 
 
@@ -153,7 +172,22 @@ def prepare_version_bump(feedstock: Feedstock, target: str, *, env: Mapping[str,
     """
     text = _recipe_text(feedstock)
     plan = limits.run_bounded(lambda: plan_version_bump(feedstock, text, target))
-    digests, notes = upstream.hashes_of_downloads(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
+    renamed: dict[Literal, str] = {}
+
+    def elsewhere(download: SourceDownload) -> SourceDownload | None:
+        archives = upstream.source_archives_on_package_index(download.source.urls, plan.new, env)
+        spellings = limits.run_bounded(lambda: _respelled_sources(feedstock, plan, download, archives))
+        for literal, address, moved in spellings:
+            with contextlib.suppress(DownloadFailed), on_file(moved.display_name) as progress:
+                http.fetch_and_hash(moved.source.urls[0], feedstock.recipe, algorithms=(), progress=progress)
+                renamed[literal] = address
+                return moved
+        return None
+
+    digests, notes = upstream.hashes_of_downloads(
+        plan.downloads, feedstock.recipe, env=env, on_file=on_file, elsewhere=elsewhere
+    )
+    plan = replace(plan, edits=_with_addresses(plan.edits, renamed))
     commits, unchanged = upstream.new_pinned_commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
@@ -166,6 +200,44 @@ def prepare_version_bump(feedstock: Feedstock, target: str, *, env: Mapping[str,
     return plan
 
 
+def _respelled_sources(
+    feedstock: Feedstock, plan: BumpPlan, download: SourceDownload, archives: tuple[str, ...]
+) -> tuple[tuple[Literal, str, SourceDownload], ...]:
+    """Return the other spellings of a download's address: where it is written, the new text, and the download then."""
+    recipe = recipe_text_for_format(feedstock, plan.text)
+    before = views_with_values(recipe, plan.edits)
+    found: dict[str, tuple[Literal, str, SourceDownload]] = {}
+
+    def moved_urls(literal: Literal, address: str) -> tuple[str, ...]:
+        after = views_with_values(recipe, _with_addresses(plan.edits, {literal: address}))
+        for old, new in zip(before, after, strict=True):
+            if old is not None and new is not None and len(old.sources) == len(new.sources):
+                for one, other in zip(old.sources, new.sources, strict=True):
+                    if one.identity == download.source.identity != other.identity:
+                        return tuple(url for url in other.urls if url not in one.urls)
+        return ()
+
+    for literal in url_literals(plan.text):
+        address = replace_literals(plan.text, _inside(plan.edits, literal))
+        address = address[literal.start : len(address) - len(plan.text) + literal.end]
+        if moved_urls(literal, f"{address}x"):
+            for spelled in upstream.respelled_addresses(address, archives, plan.new):
+                if spelled != address and (urls := moved_urls(literal, spelled)):
+                    moved = replace(download, source=replace(download.source, urls=urls))
+                    found.setdefault(urls[0], (literal, spelled, moved))
+    return tuple(found.values())
+
+
+def _inside(edits: Mapping[Literal, str], outer: Literal) -> dict[Literal, str]:
+    return {literal: value for literal, value in edits.items() if outer.start <= literal.start < outer.end}
+
+
+def _with_addresses(edits: Mapping[Literal, str], addresses: Mapping[Literal, str]) -> dict[Literal, str]:
+    """Return edits with whole addresses in the place of edits inside them."""
+    replaced = [inner for address in addresses for inner in _inside(edits, address)]
+    return {**{literal: value for literal, value in edits.items() if literal not in replaced}, **addresses}
+
+
 def prepare_build_bump(feedstock: Feedstock) -> BumpPlan:
     """Return the plan for the next build number.
 
@@ -174,6 +246,22 @@ def prepare_build_bump(feedstock: Feedstock) -> BumpPlan:
     """
     text = _recipe_text(feedstock)
     return limits.run_bounded(lambda: plan_build_bump(feedstock, text))
+
+
+def prepare_hash_refresh(feedstock: Feedstock, *, env: Mapping[str, str], on_file: OnFile) -> BumpPlan:
+    """Return the plan for the hashes of all sources as they are now.
+
+    ``env`` and ``on_file`` are as for `prepare_version_bump`.
+
+    Raises:
+        KilnError: the recipe is invalid, or a source cannot be downloaded.
+    """
+    text = _recipe_text(feedstock)
+    plan = limits.run_bounded(lambda: plan_hash_refresh(feedstock, text))
+    digests, notes = upstream.hashes_of_downloads(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
+    plan = replace(plan, digests=digests, notes=notes)
+    limits.run_bounded(lambda: verify_changed_text(feedstock, plan))
+    return plan
 
 
 def recipe_and_upstream_versions(

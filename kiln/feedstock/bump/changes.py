@@ -19,8 +19,10 @@ from kiln.feedstock.bump.literals import (
     SourceView,
     Views,
     changed_value_positions,
+    hash_values,
     line_numbers_text,
     place_of_offset,
+    placeholder_hashes,
     replace_literals,
     sources_of_views,
     views_with_values,
@@ -144,33 +146,44 @@ class SourceDownload:
 
 
 def source_changes(
-    recipe: RecipeText, before: Views, edits: Mapping[Literal, str]
+    recipe: RecipeText, before: Views, edits: Mapping[Literal, str], *, unchanged: bool = False
 ) -> tuple[tuple[SourceDownload, ...], tuple[str, ...], tuple[SourceDownload, ...]]:
     """Return the effect of a version's edits on the sources: the downloads, the names of unchanged sources, the pins.
 
     Pins are unchanged sources at a commit: the tags of their repositories show whether that is one of the version.
+    With ``unchanged``, the sources that do not change are downloads, too, if they have a hash.
     """
-    marks = {literal: _placeholder_hash(index, literal) for index, literal in enumerate(_hash_literals(recipe, before))}
+    marks = placeholder_hashes(_hash_literals(recipe, before))
     by_mark = {mark: literal for literal, mark in marks.items()}
     old = views_with_values(recipe, marks)
     new = views_with_values(recipe, {**edits, **marks})
     _require_used_hashes(recipe, marks, (*old, *new))
-    former = {(source.identity, source.hashes) for source in sources_of_views(old)}
+    former = set() if unchanged else {(source.identity, source.hashes) for source in sources_of_views(old)}
     downloads: dict[SourceView, dict[tuple[Literal, str], None]] = defaultdict(dict)
-    unchanged: dict[str, None] = {}
+    same: dict[str, None] = {}
     pins: dict[SourceDownload, None] = {}
-    for source in sources_of_views(new):
-        if not source.display_name:
-            continue  # a folder
+    positions = {at for at, source in _sources_by_position(new) if source.hashes}
+    for at, source in _sources_by_position(new):
+        # A folder; or a source without the hash that it has elsewhere, which conda-build would not verify: no variant
+        # that is built has the values of this one.
+        if not source.display_name or (source.urls and not source.hashes and at in positions):
+            continue
         if (source.identity, source.hashes) in former:
             pin = _commit_pin(recipe, source)
-            unchanged.update({source.display_name: None} if pin is None else {})
+            same.update({source.display_name: None} if pin is None else {})
             pins.update({pin: None} if pin is not None else {})
-        else:
+        elif source.hashes or source.commit or not unchanged:
             hashes = _hash_literals_of_source(recipe, source, by_mark)
             downloads[replace(source, hashes=(), commit="")].update(dict.fromkeys(hashes))
     files = tuple(SourceDownload(source=source, hashes=tuple(hashes)) for source, hashes in downloads.items())
-    return files, tuple(unchanged), tuple(pins)
+    return files, tuple(same), tuple(pins)
+
+
+def _sources_by_position(views: Views) -> Iterator[tuple[tuple[int, int], SourceView]]:
+    """Yield the sources of all variants, each with the number of sources there, and its place among them."""
+    for view in views:
+        for at, source in enumerate(view.sources if view is not None else ()):
+            yield (len(view.sources if view is not None else ()), at), source
 
 
 def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None:
@@ -186,20 +199,8 @@ def _commit_pin(recipe: RecipeText, source: SourceView) -> SourceDownload | None
 
 def _hash_literals(recipe: RecipeText, views: Views) -> list[Literal]:
     """Return the literals that are hashes: by their keys, or as values that are the hash of a source."""
-    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
+    values = {value for source in sources_of_views(views) for value in hash_values(source)}
     return [literal for literal in recipe.literals if literal.key in HASHES or literal.text in values]
-
-
-def _hash_values(source: SourceView) -> Iterator[str]:
-    yield from (value for _, value in source.hashes)
-    if source.commit:
-        yield source.commit
-
-
-def _placeholder_hash(index: int, literal: Literal) -> str:
-    """Return a hash of the same length that no file has."""
-    length = len(literal.text) if literal.text.isalnum() and len(literal.text) in HASHES.values() else 64
-    return f"{index:x}".rjust(length, "a")
 
 
 def _hash_literals_of_source(
@@ -216,18 +217,18 @@ def _hash_literals_of_source(
 
 def _require_used_hashes(recipe: RecipeText, marks: Mapping[Literal, str], views: Views) -> None:
     """Refuse hashes that come out nowhere: they would stay those of the old version."""
-    values = {value for source in sources_of_views(views) for value in _hash_values(source)}
-    faults = [
-        RecipeFault(
-            f"the hash {literal.text[:16]}... belongs to no source",
-            at=place_of_offset(recipe.file, recipe.text, literal.start),
-            why="no config and no platform has the selector or condition that leads to it",
-            hint="remove it, or make a config that has it: kiln rerender",
-        )
-        for literal, mark in marks.items()
-        if mark not in values
-    ]
-    raise_all(faults)
+    values = {value for source in sources_of_views(views) for value in hash_values(source)}
+    raise_all([_unused_hash_error(recipe, literal) for literal, mark in marks.items() if mark not in values])
+
+
+def _unused_hash_error(recipe: RecipeText, literal: Literal) -> RecipeFault:
+    what = f"the source of the hash {literal.text[:16]}... is not found"
+    line = recipe.text[: recipe.text.find("\n", literal.end) + 1 or None].splitlines()[-1]
+    why = "no config, no platform and no value in the recipe leads to its line"
+    if match := re.search(r"#\s*\[(.+?)\]", line):
+        why = f"no config, no platform and no value in the recipe makes its selector [{match[1]}] hold"
+    hint = "correct the condition; or let a config meet it, by values in conda_build_config.yaml and kiln rerender"
+    return RecipeFault(what, at=place_of_offset(recipe.file, recipe.text, literal.start), why=why, hint=hint)
 
 
 _ARGUMENT = lazy_pattern(r"[0-9A-Za-z][0-9A-Za-z._+!-]*")
@@ -270,7 +271,11 @@ def new_version_values(recipe: RecipeText, views: Views, version: str) -> Mappin
     same = [literal for literal in recipe.literals if literal.text == old]
     values = {literal: version for literal in same if _changes_version(recipe, views, {literal: version})}
     if not (values and _rendered_version(recipe, values) == version):
-        values = _value_of_single_literal(recipe, views, version) or _values_of_version_parts(recipe, version)
+        values = (
+            _value_of_single_literal(recipe, views, old, version)
+            or _values_of_version_parts(recipe, version)
+            or _value_of_single_literal(recipe, views, old, version, ends=True)
+        )
     if not values:
         require_valid_recipe(recipe, views, dict.fromkeys(same, version), version)
         raise _computed_version_error(recipe, old)
@@ -285,20 +290,44 @@ def require_valid_recipe(recipe: RecipeText, before: Views, values: Mapping[Lite
         raise type(fault)(f"with version {version}, {fault.what}", at=fault.at, why=fault.why, hint=fault.hint)
 
 
-def _value_of_single_literal(recipe: RecipeText, views: Views, version: str) -> dict[Literal, str]:
-    """Return the one literal that the version comes from in another spelling, such as ``2.30.4-1`` for ``2.30.4.1``."""
+def _value_of_single_literal(
+    recipe: RecipeText, views: Views, old: str, version: str, *, ends: bool = False
+) -> dict[Literal, str]:
+    """Return the one literal that the version comes from in another spelling, such as ``2.30.4-1`` for ``2.30.4.1``.
+
+    With ``ends`` what the recipe puts before or after it may stay: ``14.2.4`` for ``14.2.4.post0``.
+    """
     parts = [
         literal for literal in _version_part_candidates(recipe) if _changes_version(recipe, views, {literal: version})
     ]
     if len(parts) != 1:
         return {}
-    values = {parts[0]: version}
-    rendered = _rendered_version(recipe, values)
-    return values if rendered is not None and _is_same_version(rendered, version) else {}
+    (part,) = parts
+    before, found, after = old.partition(part.text)
+    for value in dict.fromkeys((_with_separators_of(part.text, old, version), version)):
+        rendered = _rendered_version(recipe, {part: value})
+        if rendered is None:
+            continue
+        if rendered == f"{before}{value}{after}" if ends and found else _is_same_version(rendered, version):
+            return {part: value}
+    return {}
+
+
+def _with_separators_of(written: str, rendered: str, version: str) -> str:
+    """Return a version with the separators that a recipe writes, and replaces where it renders them."""
+    signs: dict[str, set[str]] = defaultdict(set)
+    for sign, shown in zip(*(re.findall(r"[._-]", text) for text in (written, rendered)), strict=False):
+        signs[shown].add(sign)
+    if not _is_same_version(written, rendered):
+        return version
+    return "".join(min(found) if len(found := signs.get(char, {char})) == 1 else char for char in version)
 
 
 def _values_of_version_parts(recipe: RecipeText, version: str) -> dict[Literal, str]:
-    """Return literals such as a major and a minor version that the version is put together from."""
+    """Return literals such as a major and a minor version that the version is put together from.
+
+    A part has as many numbers as now: of ``1.5.0`` and ``3``, ``1.6.1.5`` becomes ``1.6.1`` and ``5``.
+    """
     marks = {literal: _MARK.format(index) for index, literal in enumerate(_version_part_candidates(recipe))}
     parts = {
         literal: mark for literal, mark in marks.items() if mark in (_rendered_version(recipe, {literal: mark}) or "")
@@ -310,7 +339,8 @@ def _values_of_version_parts(recipe: RecipeText, version: str) -> dict[Literal, 
     for index, piece in enumerate(re.split(r"(kilnmark\d+x)", rendered)):
         literal = next((literal for literal, mark in parts.items() if mark == piece), None)
         if index % 2 and literal is not None:
-            pattern += "([0-9A-Za-z]+)"
+            more = len(re.findall(r"[._-]", literal.text))
+            pattern += rf"([0-9A-Za-z]+(?:[._-][0-9A-Za-z]+){{{more}}})"
             order.append(literal)
         else:
             pattern += re.escape(piece)
@@ -357,7 +387,8 @@ def downgrade_note(old: str, new: str) -> str:
     except ValueError as error:
         raise UsageError(f"invalid version {new!r}", why=str(error)) from error
     if new == old:
-        raise UsageError(f"the recipe has version {new}", hint="kiln bump --build increments the build number")
+        hint = "kiln bump --hashes renews its hashes, and --build increments the build number"
+        raise UsageError(f"the recipe has version {new}", hint=hint)
     return f"{new} is older than {old}" if older else ""
 
 

@@ -29,6 +29,7 @@ _PAIR = lazy_pattern(
     r"(?:\"(?P<double>[^\"\\\n{]*)\"|'(?P<single>[^'\n{]*)'|(?P<plain>[^\s'\"{}#,\[\]&*!|>%@`][^\s{}#,\[\]]*))"
 )
 _URL_LINE = lazy_pattern(r"^.*(?:://|git_rev|git_tag).*$", re.MULTILINE)
+_URL = lazy_pattern(r"[a-z][a-z+]*://(?:\{\{.*?\}\}|[^\s'\"{}\\])+")
 _BREAK = lazy_pattern(r"\r\n|[\n\r\x85\u2028\u2029]")  # a line break of YAML 1.1
 _V1_KEYS = frozenset({"version", "number", "url", "git", "rev", "tag", "expected_commit", "md5", "sha256"})
 
@@ -87,6 +88,13 @@ def meta_yaml_literals(text: str) -> tuple[Literal, ...]:
     return (*constants.values(), *(literal for literal in _key_value_literals(clear) if literal.start not in constants))
 
 
+def names_read_by_their_own_statements(text: str) -> set[str]:
+    """Return the names that a meta.yaml sets to a value made of them, as of a variant key with a default."""
+    statements = _SET.finditer(without_comments(text))
+    pairs = ((set(re.findall(r"\w+", match[key])) for key in ("key", "value")) for match in statements)
+    return set().union(*(names & words for names, words in pairs))
+
+
 def _jinja_set_literals(clear: str) -> Iterator[Literal]:
     for statement in _SET.finditer(clear):
         value = statement["value"]
@@ -119,6 +127,14 @@ def meta_yaml_version_literals_in_urls(text: str, version: str) -> tuple[Literal
     clear = without_comments(text)
     spans = [line.span() for line in _URL_LINE.finditer(clear)]
     return tuple(literal for span in spans for literal in _version_literals_in_span(clear, version, *span))
+
+
+def url_literals(text: str) -> tuple[Literal, ...]:
+    """Return the addresses in a recipe of either format, each with its templates as one literal."""
+    return tuple(
+        Literal(start=match.start(), end=match.end(), text=match[0], key="url", alone=False)
+        for match in _URL.finditer(without_comments(text))
+    )
 
 
 def _version_literals_in_span(text: str, version: str, start: int, end: int) -> Iterator[Literal]:
@@ -241,6 +257,22 @@ def sources_of_views(views: Views) -> Iterator[SourceView]:
     """Yield the sources of a recipe at all variants where it is valid."""
     for view in views:
         yield from view.sources if view is not None else ()
+
+
+def hash_values(source: SourceView) -> Iterator[str]:
+    """Yield the hashes of a source, and the commit that its revision must be."""
+    yield from (value for _, value in source.hashes)
+    if source.commit:
+        yield source.commit
+
+
+def placeholder_hashes(literals: Iterable[Literal]) -> dict[Literal, str]:
+    """Return for each literal a hash of the same length that no file has."""
+    lengths = set(HASHES.values())
+    return {
+        literal: f"{index:x}".rjust(len(literal.text) if len(literal.text) in lengths else 64, "a")
+        for index, literal in enumerate(literals)
+    }
 
 
 def build_numbers(views: Views) -> tuple[int, ...]:

@@ -40,6 +40,15 @@ _OF_TAG = lazy_pattern(
 _ENDING = lazy_pattern(r"(?:/[^/]*)?\.(?:tar\.\w+|tgz|zip)$")
 _PRERELEASE = lazy_pattern(r"(?<![a-z])(?:a|b|c|rc|alpha|beta|dev|pre|preview|m)\.?\d*(?![a-z])")
 _VERSION = r"(\d+(?:[._-]\d\w*)*(?:[._-]?post\d+)?)"
+_ENDINGS = (".tar.gz", ".zip", ".tar.bz2", ".tar.xz", ".tgz")
+_SLASH = lazy_pattern(r"/(?![^{]*\}\})")  # outside of a template
+_VERSION_TEMPLATES = lazy_pattern(r"\$?\{\{[^}]*version.*\}\}")  # from the first to the last one of a file's name
+_V = lazy_pattern(r"(?<![a-z$])v?(?=\$?\{\{[^}]*version)")
+_RELEASE_FILE = lazy_pattern(r"(?P<repository>https?://[^/]+/.+?)/releases/download/(?P<tag>.+?)/(?P<file>[^/]+)$")
+_TAG_ARCHIVE = lazy_pattern(
+    r"(?P<repository>https?://[^/]+/.+?)/archive/(?:refs/tags/)?(?P<tag>[^/]+?)(?P<ending>\.tar\.\w+|\.zip)$"
+)
+_LARGEST_PAGE = 10_000_000  # bytes
 _GIT_SECONDS = 120.0
 # No questions, and none of git's transports that run other programs.
 _SETTINGS = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": "file:git:http:https:ssh", "LC_ALL": "C"}
@@ -89,7 +98,39 @@ def _newest_version_of_source(
             return _newest_version_of_tags(source, *tag, version, folder, env)
     if source.git:
         return _newest_version_of_tags(source, source.git, source.revision, version, folder, env)
-    return UpstreamVersion(source=source.display_name, reason="no index has the versions of this kind of source")
+    named = [url for url in source.urls if version_pattern(version).search(url)]
+    answers = [_newest_version_on_page(source, url, version) for url in named]
+    unknown = UpstreamVersion(source=source.display_name, reason="no index has the versions of this kind of source")
+    return next((answer for answer in answers if answer.newest), (*answers, unknown)[0])
+
+
+def _newest_version_on_page(source: SourceView, url: str, version: str) -> UpstreamVersion:
+    """Return the newest version by the page of the folder that has the files, or folders, of all versions."""
+    parts = urlsplit(url)
+    names = unquote(parts.path).split("/")
+    at = next((index for index, name in enumerate(names) if version_pattern(version).search(name)), 0)
+    page = parts._replace(path="/".join((*parts.path.split("/")[:at], "")), query="", fragment="").geturl()
+    index = f"the page {page}"
+    try:
+        found = _names_on_page(page)
+    except http.HttpError as error:
+        return UpstreamVersion(source=source.display_name, index=index, reason=f"{page}: {error}")
+    return _newest_release(source, index, _versions_in_tags(found, names[at], version))
+
+
+def _names_on_page(url: str) -> tuple[str, ...]:
+    """Return the names of the files and folders that a page links to, or that a folder of this machine has."""
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        with contextlib.suppress(OSError):
+            return tuple(sorted(path.name for path in Path(unquote(parts.path)).iterdir()))
+        return ()
+    if parts.scheme not in {"http", "https"}:
+        raise http.HttpError(f"{parts.scheme or 'a path'} has no page that lists versions")
+    with http.send_request(url, headers={"User-Agent": "kiln", **http.request_headers(url)}) as response:
+        data = response.read(_LARGEST_PAGE)
+    addresses = pypi.link_addresses(data.decode("utf-8", "replace"))
+    return tuple(PurePosixPath(unquote(urlsplit(address).path)).name for address in addresses)
 
 
 def repository_and_tag_of_url(url: str) -> tuple[str, str] | None:
@@ -215,13 +256,63 @@ def _new_pinned_commit(pin: SourceDownload, plan: BumpPlan, folder: Path, env: M
     return ""
 
 
+def respelled_addresses(address: str, archives: Iterable[str], version: str) -> Iterator[str]:
+    """Yield the addresses, as templates, under which upstream may have released the file of another address.
+
+    ``archives`` are addresses on an index, whose names count: an index has files by their hashes, too. Besides,
+    upstreams change the kind of an archive, put a ``v`` before the version or leave it out, and release files, or the
+    tag alone.
+    """
+    start = [match.end() for match in _SLASH.finditer(address)][-1]
+    folder, file = address[:start], address[start:]
+    written = _VERSION_TEMPLATES.search(file)
+    for archive in archives:
+        name = PurePosixPath(unquote(urlsplit(archive).path)).name
+        if match := version_pattern(version).search(name):
+            yield f"{folder}{name[: match.start()]}{written[0] if written else match[0]}{name[match.end() :]}"
+            yield f"{folder}{name}"
+            yield archive
+    others = [address]
+    if match := _RELEASE_FILE.match(address):
+        others.append(f"{match['repository']}/archive/{match['tag']}.tar.gz")
+    elif match := _TAG_ARCHIVE.match(address):
+        repository, tag = match["repository"], match["tag"]
+        file = f"{_SLASH.split(repository)[-1]}-{_V.sub('', tag)}{match['ending']}"
+        others.append(f"{repository}/releases/download/{tag}/{file}")
+    for other in others:
+        yield other
+        yield _V.sub(lambda match: "" if match[0] else "v", other)
+        if ending := next((ending for ending in _ENDINGS if other.endswith(ending)), ""):
+            yield from (other.removesuffix(ending) + new for new in _ENDINGS if new != ending)
+
+
+def source_archives_on_package_index(urls: Iterable[str], version: str, env: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the addresses of a version's source archives on pip's indexes, for the projects of other addresses."""
+    found: dict[str, None] = {}
+    projects = dict.fromkeys(filter(None, map(project_of_url, urls)))
+    for project in projects:
+        for index in pypi.configured_indexes(env):
+            with contextlib.suppress(http.HttpError):
+                found |= dict.fromkeys(
+                    file.url
+                    for file in pypi.project_files(project, index)
+                    if file.name.endswith(_ENDINGS) and version_pattern(version).split(file.name)[-1] in _ENDINGS
+                )
+    return tuple(found)
+
+
 def hashes_of_downloads(
-    downloads: Iterable[SourceDownload], folder: Path, *, env: Mapping[str, str], on_file: OnFile
+    downloads: Iterable[SourceDownload],
+    folder: Path,
+    *,
+    env: Mapping[str, str],
+    on_file: OnFile,
+    elsewhere: Callable[[SourceDownload], SourceDownload | None] = lambda _: None,
 ) -> tuple[dict[Literal, str], tuple[str, ...]]:
     """Return the new values of all hashes, and notes.
 
     ``folder`` is the recipe's, which local paths are relative to; ``on_file`` gets the name of each download, and is a
-    context whose value gets its progress.
+    context whose value gets its progress; ``elsewhere`` returns where else a file is that its addresses do not have.
     """
     values: dict[Literal, str] = {}
     notes: list[str] = []
@@ -231,8 +322,12 @@ def hashes_of_downloads(
             with on_file(download.display_name) as progress:
                 hashes, note = _hashes_of_download(download, folder, env, progress)
         except DownloadFailed as fault:
-            faults.append(fault)
-            continue
+            moved = None if "cannot be reached" in fault.why else elsewhere(download)
+            if moved is None:
+                faults.append(fault)
+                continue
+            hashes, note = _hashes_of_download(moved, folder, env, lambda _: None)
+            note = note or f"{download.display_name} does not exist; the recipe has {moved.display_name} now"
         notes += [note] if note else []
         for literal, algorithm in download.hashes:
             value = hashes[algorithm]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from itertools import islice, product
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln.base.errors import KilnError, RecipeFault
 from kiln.base.patterns import lazy_pattern
@@ -19,11 +19,16 @@ from kiln.feedstock.bump.literals import (
     RecipeView,
     SourceView,
     Views,
+    hash_values,
     meta_yaml_literals,
     meta_yaml_version_literals_in_urls,
+    names_read_by_their_own_statements,
+    placeholder_hashes,
     recipe_yaml_literals,
     recipe_yaml_version_literals_in_urls,
+    replace_literals,
 )
+from kiln.feedstock.pinning import KEYWORDS
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.render import build_platform, recipe_of_config
 from kiln.recipe.template.expression import ExpressionError, compile_expression
@@ -36,8 +41,9 @@ from kiln.recipe.variants.files import as_list
 from kiln.recipe.variants.space import Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    from kiln.feedstock.bump.literals import RecipeText
     from kiln.recipe.feedstock import Feedstock
     from kiln.recipe.v0.recipe import Recipe
     from kiln.recipe.v1.scope import VariantScope
@@ -50,9 +56,17 @@ _MOST_META_YAML_VARIANTS = (
 )
 _CONFIGS = 100
 _VARIANTS = 8  # variants of one config
-_CHOICES = 64  # values that are tried for a selector's names
-_OTHERS = ("True", "0", "1000")  # values of a name besides those that a selector compares it with
-_USUAL = {"py": ("27", "36", "37", "38", "39", "310", "311", "312", "313", "314")}
+_CHOICES = 256  # values that are tried for a selector's names
+_OTHERS = ("True", "0", "1000", "other")  # values of a name besides those in the selector
+_PYTHONS = ("2.7", "3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+_RENDERED = 200  # times that a recipe is rendered to find where its conditions hold
+_JINJA_CONDITION = lazy_pattern(
+    r"\{%[-+]?\s*(?:el)?if\s+(.*?)[-+]?%\}|\bif\s+((?:(?!\bif\b|\}\}).)+?)\s+else\b", re.DOTALL
+)
+_CONDITION = lazy_pattern(r"^[ \t-]*(?:if|skip):[ \t]*(.+)$", re.MULTILINE)
+_CONSTANT = lazy_pattern(r"'([^']*)'|\"([^\"]*)\"|(?<![\w.])(\d+(?:\.\d+)*)(?![\w.])")
+_NAME = lazy_pattern(r"(?<![\w.])[^\W\d]\w*(?!\w|\s*\()")
+_OF_PYTHON = lazy_pattern(r"py(?:\d+|2k|3k)?")  # conda-build's names in selectors
 _RELEVANT = lazy_pattern(r"set\b|url|git_|fn:|version|number|://|" + "|".join(HASHES))
 
 RecipeAtVariant = tuple["Recipe", Variant]
@@ -68,6 +82,7 @@ class MetaYamlText:
         self.literals = meta_yaml_literals(text)
         self.fault: KilnError | None = None
         self._variants = self._distinct_variants(_meta_yaml_variants(feedstock, text))
+        self._variants += self._variants_with_missing_hashes()
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -81,6 +96,23 @@ class MetaYamlText:
         finally:
             for source in {id(recipe.source): recipe.source for recipe, _ in self._variants}.values():
                 source.replace_text(self.text)  # renderings of the same process share it
+
+    def _variants_with_missing_hashes(self) -> tuple[RecipeAtVariant, ...]:
+        """Return variants that conditions of templates ask for, at which sources are seen that no others have."""
+        conditions = [match[1] or match[2] for match in _JINJA_CONDITION.finditer(self.text)]
+        candidates = (
+            (recipe, Variant(variant.common, {**variant.own, **choice}))
+            for choice in _condition_choices(conditions)
+            for recipe, variant in self._variants
+        )
+        return _variants_with_missing_hashes(self, self._variants, candidates, self._view)
+
+    def _view(self, text: str, pair: RecipeAtVariant) -> RecipeView | None:
+        fault = self.fault
+        view = self._view_at_variant(text, *pair)
+        self.fault = fault
+        pair[0].source.replace_text(self.text)
+        return view
 
     def _view_at_variant(self, text: str, recipe: Recipe, variant: Variant) -> RecipeView | None:
         try:
@@ -109,6 +141,47 @@ class MetaYamlText:
             key = (selected.text, names.cache_key_values(template.asked), *map(repr, keys), host)
             distinct.setdefault(key, (recipe, variant))
         return tuple(distinct.values())
+
+
+def _condition_choices(conditions: Iterable[str]) -> Iterator[Mapping[str, str]]:
+    """Yield values of the names in conditions at which they may hold: the constants in them, and others."""
+    choices: dict[tuple[tuple[str, str], ...], None] = {}
+    for condition in dict.fromkeys(conditions):
+        constants = ["".join(groups) for groups in _CONSTANT.findall(condition)]
+        constants += [f"{text}.0" for text in constants if text.isdecimal()]
+        names = sorted(set(_NAME.findall(_CONSTANT.sub("", condition))) - set(KEYWORDS))
+        values = dict.fromkeys((*constants, *_OTHERS))
+        for choice in islice(product(values, repeat=len(names)), _CHOICES):
+            choices[tuple(zip(names, choice, strict=True))] = None
+    yield from map(dict, choices)
+
+
+AnyVariant = TypeVar("AnyVariant")
+
+
+def _variants_with_missing_hashes(
+    recipe: RecipeText,
+    variants: tuple[AnyVariant, ...],
+    candidates: Iterable[AnyVariant],
+    view: Callable[[str, AnyVariant], RecipeView | None],
+) -> tuple[AnyVariant, ...]:
+    """Return the candidates at which sources have hashes that they have at none of the variants."""
+    marks = placeholder_hashes(literal for literal in recipe.literals if literal.key in HASHES)
+    marked = replace_literals(recipe.text, marks)
+
+    def found_hashes(variant: AnyVariant) -> set[str]:
+        seen = view(marked, variant)
+        return set() if seen is None else {value for source in seen.sources for value in hash_values(source)}
+
+    missing = set(marks.values()).difference(*map(found_hashes, variants)) if marks else set()
+    more = []
+    for candidate in islice(candidates, _RENDERED) if missing else ():
+        if found := found_hashes(candidate) & missing:
+            missing -= found
+            more.append(candidate)
+        if not missing:
+            break
+    return tuple(more)
 
 
 def _meta_yaml_variants(feedstock: Feedstock, text: str) -> Iterator[RecipeAtVariant]:
@@ -152,11 +225,15 @@ def _variants_where_selectors_hold(pairs: list[RecipeAtVariant]) -> Iterator[Rec
     """Yield a variant for each selector of a relevant line that holds at none of the others, where one is found."""
     if not pairs:
         return
-    lines = [line for line in pairs[0][0].source.text.lines if line.selector and _RELEVANT.search(line.text)]
+    source, (recipe, variant) = pairs[0][0].source, pairs[0]
+    lines = [line for line in source.text.lines if line.selector and _RELEVANT.search(line.text)]
+    given = recipe.platform.fixed_names(variant, recipe.host_subdir(variant)).keys() | (
+        source.set_names - names_read_by_their_own_statements(source.text.text)
+    )
     for line in {line.selector: line for line in lines}.values():
         if any(_selector_holds_at_variant(line, *pair) for pair in pairs):
             continue
-        choices = list(_candidate_selector_values(line.selector or ""))
+        choices = list(_candidate_selector_values(line.selector or "", given))
         candidates = (
             (recipe, Variant(variant.common, {**variant.own, **choice}))
             for choice in choices
@@ -175,25 +252,30 @@ def _selector_holds_at_variant(line: Any, recipe: Recipe, variant: Variant) -> b
         return False
 
 
-def _candidate_selector_values(selector: str) -> Iterator[Mapping[str, str]]:
-    """Yield values of a selector's names at which it may hold: those that it compares them with, and others."""
+def _candidate_selector_values(selector: str, given: Collection[str]) -> Iterator[Mapping[str, str]]:
+    """Yield values of a selector's names at which it may hold: those in the same comparison or call, and others.
+
+    Names that are ``given`` have the values of a platform or a template; those of Pythons follow from the version.
+    """
     try:
-        names = sorted(compile_expression(selector).names)
+        names = compile_expression(selector).names
         tree = ast.parse(selector.strip(), mode="eval")
     except (ExpressionError, SyntaxError):
         return
-    values: dict[str, dict[str, None]] = {name: dict.fromkeys(_USUAL.get(name, _OTHERS)) for name in names}
+    values: dict[str, dict[str, None]] = {name: dict.fromkeys(_OTHERS) for name in sorted(names - set(given))}
+    values = {name: found for name, found in values.items() if not _OF_PYTHON.fullmatch(name)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Compare) and isinstance(node.left, ast.Name) and node.left.id in values:
-            constants = [
-                part for other in node.comparators for part in ast.walk(other) if isinstance(part, ast.Constant)
-            ]
-            values[node.left.id].update({str(constant.value): None for constant in constants})
-    for choice in islice(product(*(reversed(values[name]) for name in names)), _CHOICES):
-        values_of = dict(zip(names, choice, strict=True))
-        if "py" in values_of:
-            values_of["python"] = f"{values_of['py'][:1]}.{values_of['py'][1:]}"
-        yield values_of
+        if isinstance(node, (ast.Compare, ast.Call)):
+            parts = list(ast.walk(node))
+            texts = [str(part.value) for part in parts if isinstance(part, ast.Constant)]
+            # A variant's whole number is a number in a selector, which has no methods such as startswith.
+            texts += [f"{text}.0" for text in texts if text.isdecimal()]
+            for name in (part.id for part in parts if isinstance(part, ast.Name)):
+                values.get(name, {}).update(dict.fromkeys(texts))
+    if any(map(_OF_PYTHON.fullmatch, names)):
+        values["python"] = dict.fromkeys(_PYTHONS)
+    for choice in islice(product(*(list(found)[::-1] for found in values.values())), _CHOICES):
+        yield dict(zip(values, choice, strict=True))
 
 
 def _meta_yaml_view(values: Mapping[str, Any]) -> RecipeView:
@@ -205,7 +287,12 @@ def _meta_yaml_view(values: Mapping[str, Any]) -> RecipeView:
     )
     outputs = mappings_in_list(values.get("outputs"))
     packages = [_meta_yaml_package_view(output, top) for output in outputs]
-    entries = [entry for part in (values, *outputs) for entry in mappings_in_list(part.get("source"))]
+    entries = [
+        entry
+        for part in (values, *outputs)
+        for entry in mappings_in_list(part.get("source"))
+        if all(entry.get(key, True) for key in HASHES)  # without a value, conda-build refuses the source
+    ]
     return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_meta_yaml_source_view, entries)))
 
 
@@ -254,6 +341,23 @@ class RecipeYamlText:
         self.literals = recipe_yaml_literals(text, RECIPE)
         self.fault: KilnError | None = None
         self._variants = tuple(islice(_recipe_yaml_variants(feedstock, text), _MOST_RECIPE_YAML_VARIANTS))
+        conditions = [match[1] for match in _CONDITION.finditer(text)]
+        conditions += [match[1] or match[2] for match in _JINJA_CONDITION.finditer(text)]
+        candidates = (
+            ({**variant, **choice}, target, build)
+            for choice in _condition_choices(conditions)
+            for variant, target, build in self._variants
+        )
+        self._variants += _variants_with_missing_hashes(self, self._variants, candidates, self._view)
+
+    def _view(self, text: str, variant: VariantAndPlatforms) -> RecipeView | None:
+        fault = self.fault
+        try:
+            return self._view_at_variant(RecipeV1.from_text(text), *variant)
+        except KilnError:
+            return None
+        finally:
+            self.fault = fault
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""

@@ -32,6 +32,7 @@ _OPTIONS = ("--norc", "--shell=bash", "--exclude=SC2154", "--format=json")
 _ALL = "--enable=all"  # as conda-smithy, if conda-forge.yml has shellcheck: enabled: true
 _WARNINGS = "--severity=warning"
 REPORT, FAILURE, OWN_REPORT = "R-042", "R-043", "kiln-shellcheck"
+REFUSED, WARNED = "kiln-refused", "kiln-warning"  # by another command
 
 
 def shellcheck_messages(feedstock: Feedstock, program: Path, *, enabled: bool) -> list[LintMessage]:
@@ -82,7 +83,8 @@ RULES: tuple[Rule, ...] = (
     *conda_forge.CONDA_FORGE_YML_RULES,
     *conda_forge.CONDA_FORGE_RULES,
 )
-_STOPS = frozenset({"R-051"})  # with two recipes, nothing else is checked: it is unclear which one counts
+# With two recipes it is unclear which one counts, and nothing is known about the keys of another format.
+_STOPS = (sections.second_recipe_file, sections.unknown_schema_version)
 
 
 def rules_of_organization(*, of_conda_forge: bool) -> tuple[Rule, ...]:
@@ -105,8 +107,9 @@ def check(
     subject = LintedFeedstock(feedstock=feedstock, recipe=recipe, settings=read_settings(feedstock))
     messages: dict[tuple[object, ...], LintMessage] = {}
     for rule in rules_of_organization(of_conda_forge=of_conda_forge):
-        if rule.skip and rule.skip in subject.skipped_rules:
+        if {rule.skip, rule.id} & subject.skipped_rules:
             continue
+        known = len(messages)
         for problem in rule.check(subject):
             message = LintMessage(
                 id=rule.id,
@@ -117,9 +120,9 @@ def check(
                 fixable=rule.fixable,
             )
             messages.setdefault((message.id, message.text, message.at), message)
-        if messages and rule.id in _STOPS:
+        if len(messages) > known and rule.check in _STOPS:
             break
-    return sorted(messages.values(), key=_message_sort_key)
+    return sorted(messages.values(), key=message_sort_key)
 
 
 def is_shellcheck_enabled(feedstock: Feedstock) -> bool:
@@ -131,5 +134,6 @@ def is_shellcheck_enabled(feedstock: Feedstock) -> bool:
     return mapping_or_empty(read_settings(feedstock).get("shellcheck")).get("enabled") is True
 
 
-def _message_sort_key(message: LintMessage) -> tuple[bool, str, int, int]:
+def message_sort_key(message: LintMessage) -> tuple[bool, str, int, int]:
+    """Return the key by which messages are sorted: lints first, each in the order of the file."""
     return message.severity is Severity.HINT, message.at.file, message.at.line, message.at.column

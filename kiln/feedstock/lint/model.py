@@ -273,8 +273,9 @@ class LintedFeedstock:
 
     @cached_property
     def skipped_rules(self) -> frozenset[str]:
-        """The names of the rules that the settings turn off."""
-        return frozenset(texts_in_list(mapping_or_empty(self.settings.get("linter")).get("skip")))
+        """The names of the rules that the settings turn off, and the ids of those that ``kiln: lint_skip`` lists."""
+        named = texts_in_list(mapping_or_empty(self.settings.get("linter")).get("skip"))
+        return frozenset((*named, *texts_in_list(mapping_or_empty(self.settings.get("kiln")).get("lint_skip"))))
 
     @property
     def has_several_noarch_platforms(self) -> bool:

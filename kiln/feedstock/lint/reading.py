@@ -134,10 +134,19 @@ class UndefinedAsName(jinja2.Undefined):
         return str(self._undefined_name)
 
     def __getattr__(self, name: str) -> Any:
-        return f"{self}.{name}"
+        return _NameOfMethod(f"{self}.{name}")
 
     def __getitem__(self, name: Any) -> Any:
         return f'{self}["{name}"]'
+
+
+class _NameOfMethod(str):
+    """The attribute of an undefined name, which may be a method: its result renders as the call without arguments."""
+
+    __slots__ = ()
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        return f"{self}()"
 
 
 class UndefinedAsExpression(jinja2.DebugUndefined):

@@ -91,7 +91,10 @@ def _requirement_type_problems(subject: LintedFeedstock, requirements: Mapping[A
             # In recipe.yaml, pins may be mappings.
             if item is not None and not isinstance(item, (str, dict) if recipe.version else str):
                 text = f"an entry of requirements/{kind} is {_shape_description(item)}, expected text"
-                yield Problem(text=text, at=recipe.place_of_key(requirements, kind), cure="quote the entry")
+                if isinstance(item, dict):
+                    yield Problem(text=text, at=recipe.place_of(item), cure="write a space for the colon")
+                else:
+                    yield Problem(text=text, at=recipe.place_of_key(requirements, kind), cure="quote the entry")
 
 
 def _shape_description(value: Any) -> str:
@@ -153,7 +156,7 @@ _UNLISTED = {
     "outputs": {"features", "noarch", "noarch_python", "python_version_independent", "string", "track_features"},
     "test": {"script"},
 }
-_EXTRA = frozenset({"recipe-maintainers", "feedstock-name"})  # conda-smithy's own
+_EXTRA = frozenset({"recipe-maintainers", "feedstock-name", "network"})  # conda-smithy's own, and kiln's
 _MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
 _SHAPES_OF_SECTIONS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(_MAPPINGS, (dict, "a mapping")),

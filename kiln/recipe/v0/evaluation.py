@@ -17,7 +17,7 @@ from kiln.recipe.v0 import functions
 from kiln.recipe.v0.used_keys import SECTIONS, check_line_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from kiln.recipe.template.names import Doubts, Namespace
@@ -137,8 +137,24 @@ class RecipeTemplate:
                 number = selected.line_in_file(int(mark[1]))
                 column = error.at.column if error.at else 0
                 at = Place(file=self.name, line=number, column=column)
-                return type(error)(error.what, at=at, why=error.why, hint=error.hint)
+                return self._cut_line_error(error, selected.numbers, number) or type(error)(
+                    error.what, at=at, why=error.why, hint=error.hint
+                )
         return error
+
+    def _cut_line_error(self, error: KilnError, numbers: Container[int], last: int) -> KilnError | None:
+        """Return the error at the line that a selector has cut within its text, which YAML sees lines later."""
+        lines = self.text.text.splitlines()
+        for line in reversed(self.text.lines[:last]):
+            rest = lines[line.number - 1][len(line.text) : line.column - 1].lstrip()
+            if line.commented and line.number in numbers and "#" in rest[1:]:
+                return type(error)(
+                    f"the selector [{line.selector}] takes the text from the first '#' of its line on for a comment",
+                    at=Place(file=self.name, line=line.number, column=lines[line.number - 1].index("#") + 1),
+                    why=f"conda-build reads lines so; what is left is not valid YAML: {error.what}",
+                    hint="write the '#' in another way, such as by {% set mark = '#' %} and {{ mark }}",
+                )
+        return None
 
     def _validated_sections(self, document: Document) -> Mapping[str, Any]:
         value = document.value if document.value is not None else {}

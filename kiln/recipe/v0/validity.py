@@ -190,7 +190,7 @@ def require_valid_package(package: Metadata, values: Mapping[str, Any]) -> None:
                 package, section, spec
             ):
                 what = f"{package.name}: {spec[:80]!r} in requirements/{section}"
-                raise RecipeFault(what, at=package.place_of_section("requirements"), why=fault)
+                raise RecipeFault(what, at=_place_of_item(package, spec), why=fault)
 
 
 def _written_requirements(package: Metadata, values: Mapping[str, Any], section: str) -> list[object]:
@@ -200,6 +200,15 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
     requirements = own.get("requirements")
     items = requirements.get(section) if isinstance(requirements, dict) else requirements
     return items if isinstance(items, list) else []
+
+
+def _place_of_item(package: Metadata, text: str) -> Place:
+    """Return the place of a requirement that a line of the recipe writes out, else that of the requirements."""
+    source = package.recipe.source
+    for line in source.text.lines:
+        if line.text.strip().strip("- '\"") == text:
+            return Place(file=source.name, line=line.number, column=line.text.index(text) + 1)
+    return package.place_of_section("requirements")
 
 
 def value_faults(recipe: Recipe, packages: Sequence[Metadata]) -> tuple[KeyFault, ...]:
@@ -241,15 +250,30 @@ def value_faults(recipe: Recipe, packages: Sequence[Metadata]) -> tuple[KeyFault
     return tuple(faults)
 
 
-def ignored_test_warnings(packages: Sequence[Metadata]) -> Iterator[str]:
+def ignored_test_warnings(packages: Sequence[Metadata]) -> Iterator[RecipeFault]:
     """Yield a warning for what conda-build ignores: tests of an output named like its recipe, and interpreters."""
     for package in packages:
         test, of = package.output_entry.get("test"), f"of the output {package.name}"
-        at = f"{package.recipe.place_of_section('outputs')}: the test"
+        at = _place_of_output_test(package)
         if test and package.parent and not package.is_output:
-            yield f"{at}s {of} are ignored: it has the recipe's name, so it has the recipe's own section test, if any"
+            why = "it has the recipe's name, so it has the recipe's own section test, if any"
+            yield RecipeFault(f"the tests {of} are ignored", at=at, why=why, hint="move them to the section test")
         if _WITHOUT_EFFECT[-1] in mapping_or_empty(test):
-            yield f"{at} {of} has a {_WITHOUT_EFFECT[-1]}, which is ignored: the ending of its script decides"
+            what = f"the test {of} has a {_WITHOUT_EFFECT[-1]}, which is ignored"
+            yield RecipeFault(what, at=at, why="the ending of its script decides", hint="remove the key")
+
+
+def _place_of_output_test(package: Metadata) -> Place:
+    """Return the place of an output's tests in the recipe as written, else that of the outputs."""
+    source, own = package.recipe.source, False
+    lines = source.text.text.splitlines()
+    for number, column, keys in _key_paths_with_positions(lines):
+        if keys == ("outputs", "name"):
+            name = lines[number - 1].partition(":")[2].partition("#")[0].strip(" '\"")
+            own = name == package.name or "{{" in name
+        elif own and keys == ("outputs", "test"):
+            return Place(file=source.name, line=number, column=column)
+    return package.recipe.place_of_section("outputs")
 
 
 def require_acyclic_outputs(packages: Sequence[Metadata]) -> None:

@@ -262,7 +262,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         stagings=stagings,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
-        warnings=tuple(map(str, malformed_skip_warnings(recipe.root).values())),
+        warnings=tuple(malformed_skip_warnings(recipe.root).values()),
         file=RECIPE,
     )
 

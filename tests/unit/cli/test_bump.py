@@ -101,6 +101,19 @@ def test_the_rendering_of_the_same_process_stays_that_of_the_file(case: Feedstoc
     assert render(case, config).outputs[0].version == "2.0"
 
 
+def test_hashes_alone_are_written(case: Feedstock, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new = released(tmp_path / "up", "a-1.0.tar")["a-1.0.tar"]
+    before = case.meta.read_text()
+    assert kiln(case, "--hashes") == 0
+    assert case.meta.read_text() == before.replace(OLD, new)
+    assert capsys.readouterr().out.splitlines() == [
+        "recipe/meta.yaml: version 1.0, build number 3",
+        f"  line 7, sha256: {OLD[:16]}... -> {new[:16]}...",
+    ]
+    assert kiln(case, "--hashes") == 0
+    assert capsys.readouterr().out.splitlines()[1:] == ["  the hashes are those of the sources"]
+
+
 def test_a_byte_order_mark_and_line_endings_stay(tmp_path: Path) -> None:
     data = b"\xef\xbb\xbf" + text(tmp_path / "up").replace("\n", "\r\n").encode()
     case = feedstock(tmp_path / "f", "")
@@ -132,7 +145,7 @@ def test_a_check_says_what_no_index_tells(case: Feedstock, capsys: pytest.Captur
     assert kiln(case, "--check") == 0
     assert capsys.readouterr().out.splitlines()[::2] == [
         "the recipe has version 1.0",
-        "  unknown: no index has the versions of this kind of source",
+        "  unknown: it has no release that is named as the recipe's",
     ]
     assert kiln(case, "--check", "--json") == 0
     (row,) = json.loads(capsys.readouterr().out)["sources"]

@@ -5,12 +5,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import FeedstockNotFound, LintFailed, UnsafeTemplate
+from kiln.base.errors import FeedstockNotFound, KilnError, LintFailed, UnsafeTemplate
+from kiln.build.job.job import RunOptions
+from kiln.cli.lint import check_feedstock
 from kiln.cli.main import make_pasteable, run
-from tests.unit.feedstock.lint.recipes import META, RECIPE, changed, feedstock
+from kiln.feedstock import config_file, matrix
+from kiln.feedstock.rerender import write_ci_support
+from kiln.recipe import render
+from kiln.run.plan import check_recipe
+from tests import builders
+from tests.unit.feedstock.lint.recipes import META, OUTPUTS, RECIPE, changed, feedstock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from kiln.feedstock.lint.model import LintMessage
+    from kiln.recipe.feedstock import BuildConfig, Feedstock
+    from kiln.recipe.template.names import Doubts
 
 BROKEN = changed(changed(META, "zlib >=1.2,<2", "zlib>=1.2,<2"), "{{ name }}-", "{{name}}-")
 
@@ -100,3 +112,94 @@ def test_a_recipe_that_exhausts_the_machine_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_without_a_recipe_is_no_feedstock(tmp_path: Path) -> None:
     assert run(["-C", str(tmp_path), "lint"]) == FeedstockNotFound.exit_code
+
+
+VARIANTS = "".join(
+    f"{key}:\n  - {value}\n"
+    for key, value in {
+        "c_compiler": "gcc",
+        "c_compiler_version": "'13'",
+        "c_stdlib": "sysroot",
+        "c_stdlib_version": "'2.17'",
+        "cxx_compiler": "gxx",
+    }.items()
+)
+# A recipe, a text to replace and its replacement: what another command refuses or warns of.
+FAULTS = [
+    (META, "number: 0", "number: zero"),
+    (META, '"{{ version }}"', '"{{ versoin }}"'),
+    (META, "# [linux]", "# [linux and]"),
+    (META, "# [linux]", "# [linx]"),
+    (META, "# [win]", "# [win) or osx]"),
+    (META, "    - small --version\n", "    - 'echo \"#1\"'  # [linux]\n"),
+    (META, '{% set version = "1.10" %}', '{% set version = "1.10" '),
+    (META, "zlib  # [linux]", "small"),
+    (META, ">=1.2,<2", ">=1.2<"),
+    (META, '"small"', '"Small"'),
+    (META, '"1.10"', '"1-10"'),
+    (META, "  number: 0\n", "  number: 0\n  nmber: 1\n"),
+    (META, "  number: 0\n", "  number: 0\n  noarch: pythn\n"),
+    (META, "  number: 0\n", "  number: 0\n  number: 1\n"),
+    (META, "  number: 0\n", "  number: [0\n"),
+    (META, "  sha256", "  patches:\n    - missing.patch\n  sha256"),
+    (META, "    - zlib >=1.2,<2", "    -\n    - zlib"),
+    (META, "    - zlib  # [linux]", "    - zlib: 1"),
+    (META, "  run:\n    - zlib  # [linux]\n", "  run: [zlib, small]\n"),
+    (META, "  name: {{ name }}\n", ""),
+    (OUTPUTS, "name: libsmall", "name: small-split"),
+    (RECIPE, "if: linux\n", "if: linux and\n"),
+    (RECIPE, "  number: 0\n", "  number: 0\n  skip: osx) and linux\n"),
+    (RECIPE, "version: ${{ version }}", "version: ${{ versoin }}"),
+    (RECIPE, "version: ${{ version }}", "version: ${{ version | nope }}"),
+    (RECIPE, "number: 0", "number: zero"),
+    (RECIPE, ">=1.2,<2", ">=1.2<"),
+    (RECIPE, "  number: 0\n", "  number: 0\n  nmber: 1\n"),
+    (RECIPE, "  number: 0\n", "  number: 0\n  number: 1\n"),
+    (RECIPE, "  number: 0\n", "  number: 0\n  script: {interpreter: bashh, content: x}\n"),
+    (RECIPE, "  - script:\n      - small --version\n", "  - script:\n      content: x\n      secrets: [A]\n"),
+    (RECIPE, "  sha256", "  patches: [missing.patch]\n  sha256"),
+    (RECIPE, "zlib >=1.2,<2", "${{ pin_subpackage('small', lower_bund='x') }}"),
+    (RECIPE, "name: small", "name: Sm all"),
+    (RECIPE, "      - small --version", "      - small: --version"),
+    (RECIPE, "zlib >=1.2,<2", "zlib ${{ zlib_version }}"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "old", "new"), FAULTS, ids=[new.strip()[:40] for _, _, new in FAULTS])
+def test_lint_says_what_other_commands_refuse_or_warn_of(tmp_path: Path, recipe: str, old: str, new: str) -> None:
+    v1 = recipe.startswith("context:")
+    files = {"recipe/build.sh": "true\n", "recipe/LICENSE": ""}
+    clean = builders.feedstock(tmp_path, recipe, VARIANTS, files=files, v1=v1)
+    write_ci_support(clean, matrix.configs(clean))
+    subject = builders.feedstock(tmp_path, changed(recipe, old, new), VARIANTS, files=files, v1=v1)
+    doubts: Doubts = {}
+    others = faults_of(lambda: matrix.configs(subject, None, doubts))
+    configs = config_file.read_configs(subject, subject.config_names)
+    others += faults_of(lambda: check_recipe(subject, configs, RunOptions(configs=(), command="")))
+    others += [*doubts.values(), *(warning for config in configs for warning in warnings_of(subject, config))]
+    assert others
+    messages: list[LintMessage] = []
+    refused = faults_of(lambda: messages.extend(check_feedstock(subject, of_conda_forge=False, fix=False).messages))
+    if refused:  # the rules cannot read it
+        assert str(refused[0]) in map(str, others)
+        return
+    said = {(message.at.file, message.at.line): message for message in messages}
+    for error in others:
+        assert error.at is not None
+        message = said[error.at.file, error.at.line]
+        assert message.cure == error.hint or not message.id.startswith("kiln-refused") or not error.hint
+
+
+def faults_of(work: Callable[[], object]) -> list[KilnError]:
+    try:
+        work()
+    except KilnError as error:
+        return [error, *error.others]
+    return []
+
+
+def warnings_of(subject: Feedstock, config: BuildConfig) -> tuple[KilnError, ...]:
+    try:
+        return render.render(subject, config).warnings
+    except KilnError:
+        return ()

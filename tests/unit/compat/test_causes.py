@@ -115,7 +115,7 @@ WORDS = {
         "FileSystemStoragePathSource encountered an error: Could not find base path /models/m for servable m with",
     ),
     "model does not load": (
-        "Loading servable: {name: m version: 1} failed: Not found: Could not find SavedModel .pb or .pbtxt at /models/m/1",
+        "Loading servable: {name: m version: 1} failed: Not found: Could not find SavedModel .pb or .pbtxt at /m/1",
     ),
     "ptxas too old": ("ptxas /tmp/x, line 9; fatal   : Unsupported .version 7.4; current version is '7.1'",),
     "GPU memory exhausted": ("failed to allocate 2.20G bytes from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory",),

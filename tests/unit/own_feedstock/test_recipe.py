@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import TemplateFault
+from kiln.cli import lint
 from kiln.compat.combination import capability_number, dotted_capability
 from kiln.conda import pypi
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file, matrix
+from kiln.feedstock.lint import check
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
 from kiln.run import recipe_checks
@@ -223,3 +225,10 @@ def test_every_file_that_the_recipe_names_is_there(config: str) -> None:
             *([item.script.file] if item.script.file else []),
         ]
         assert [file for file in named if not (ROOT / "recipe" / file).is_file()] == []
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "serving"], ids=["root", "serving"])
+def test_lint_has_nothing_to_say(folder: Path) -> None:
+    feedstock = recipe_feedstock.load(folder)
+    assert not check.check(feedstock)
+    assert not list(lint.refusals_and_warnings(feedstock, []))

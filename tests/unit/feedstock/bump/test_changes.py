@@ -172,7 +172,7 @@ def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> Non
         ),
         (
             f"  url: file:///a-{{{{ version }}}}.tar\n  sha256: {OLD}\n  sha256: {OTHER}  # [False]\n",
-            f"recipe/meta.yaml:8:11: the hash {OTHER[:16]}... belongs to no source",
+            f"recipe/meta.yaml:8:11: the source of the hash {OTHER[:16]}... is not found",
         ),
         (f"  url: file:///a.tar\n  sha256: {OLD}\n", "recipe/meta.yaml:5:1: no source depends on the version"),
     ],
@@ -207,6 +207,26 @@ META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
             '{% set version = "1.3-4" %}\n' + META.format("{{ version|replace('-', '_') }}"),
             "1.4-0",
             {1: '{% set version = "1.4-0" %}'},
+        ),
+        (
+            "{% set version = '1.3-1' %}\n" + META.format("{{ version|replace('-', '_') }}"),
+            "1.3_2",
+            {1: "{% set version = '1.3-2' %}"},
+        ),
+        (
+            '{% set patch = "3" %}\n{% set version = "1.5.0" %}\n' + META.format("{{ version }}.{{ patch }}"),
+            "1.6.1.5",
+            {1: '{% set patch = "5" %}', 2: '{% set version = "1.6.1" %}'},
+        ),
+        (
+            '{% set version = "1.2.3" %}\n' + META.format("{{ version }}.post0"),
+            "1.2.4.post0",
+            {1: '{% set version = "1.2.4" %}'},
+        ),
+        (
+            '{% set version = "1.2.3" %}\n' + META.format("{{ version }}.post0"),
+            "1.2.4",
+            {1: '{% set version = "1.2.4" %}'},
         ),
         (
             '{% set version = environ.get("VERSION", "1.2.3") %}\n' + META.format("{{ version }}"),
@@ -398,3 +418,68 @@ def test_a_recipe_without_a_build_number_has_none_to_increment(tmp_path: Path) -
     with pytest.raises(RecipeFault, match=r"(?s)no build number.*add 'number: 0'"):
         bump.prepare_build_bump(case)
     assert changed_lines(bumped(case, "2.0")) == {3: "version: 2.0"}
+
+
+# A selector that no config meets, and names that conda-build gives a value by the Python.
+SELECTORS = [
+    '(cuda or "").startswith("13")',
+    'aarch64 and kind == "sbsa" and (cuda or "").startswith("13")',
+    'cuda in ("12.8", "12.9") and kind != "x"',
+    "py2k",
+    "py27 or py36",
+    'not (cuda or "13.0").endswith(".0")',
+]
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_a_source_is_found_where_no_config_has_what_its_selector_asks_for(selector: str, tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
+    up = (tmp_path / "up").as_uri()
+    text = (
+        f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: {OLD}\n"
+        f"  - url: {up}/b-{{{{ version }}}}.tar  # [{selector}]\n    sha256: {OTHER}  # [{selector}]\n"
+    )
+    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
+    assert changed[7] == f"sha256: {hashes['a-2.0.tar']}"
+    assert changed[9] == f"sha256: {hashes['b-2.0.tar']}  # [{selector}]"
+
+
+@pytest.mark.parametrize("v1", [False, True])
+def test_a_source_is_found_under_a_condition_of_a_template_that_no_config_meets(v1: bool, tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
+    up = (tmp_path / "up").as_uri()
+    if v1:
+        text = (
+            'context:\n  version: "1.0"\npackage:\n  name: a\n  version: ${{ version }}\nsource:\n'
+            f"  - url: {up}/a-${{{{ version }}}}.tar\n    sha256: {OLD}\n"
+            f'  - if: kind == "new"\n    then:\n      url: {up}/b-${{{{ version }}}}.tar\n      sha256: {OTHER}\n'
+        )
+    else:
+        text = (
+            f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: {OLD}\n"
+            f'{{% if kind == "new" %}}\n  - url: {up}/b-{{{{ version }}}}.tar\n    sha256: {OTHER}\n{{% endif %}}\n'
+        )
+    configs = {"linux_64_": "kind:\n- old\n"}
+    changed = changed_lines(bumped(feedstock(tmp_path / "f", text, v1=v1, configs=configs), "2.0"))
+    assert f"sha256: {hashes['b-2.0.tar']}" in changed.values()
+
+
+def test_a_selector_of_a_name_that_a_template_sets_leads_to_no_source(tmp_path: Path) -> None:
+    released(tmp_path / "up", "a-2.0.tar")
+    text = (
+        f'{{% set kind = "x" %}}\n{HEAD}  url: {(tmp_path / "up").as_uri()}/a-{{{{ version }}}}.tar\n'
+        f"  sha256: {OLD}\n  sha256: {OTHER}  # [kind == 'x']\n"
+    )
+    with pytest.raises(RecipeFault, match=r"makes its selector \[kind == 'x'\] hold") as caught:
+        bumped(feedstock(tmp_path / "f", text), "2.0")
+    assert "remove" not in str(caught.value)
+
+
+def test_a_source_whose_hash_has_no_value_on_a_platform_is_not_one_there(tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "a-x-2.0.tar")
+    text = (
+        f'{{% set kind = "x" %}}  # [linux64]\n{{% set sum = "{OLD}" %}}  # [linux64]\n{HEAD}'
+        f"  url: {(tmp_path / 'up').as_uri()}/a-{{{{ kind }}}}-{{{{ version }}}}.tar\n  sha256: {{{{ sum }}}}\n"
+    )
+    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
+    assert changed == {2: f'{{% set sum = "{hashes["a-x-2.0.tar"]}" %}}  # [linux64]', 3: '{% set version = "2.0" %}'}

@@ -74,17 +74,98 @@ def test_the_repository_and_the_tag_are_read_from_an_archives_url(url: str, repo
     assert upstream.repository_and_tag_of_url("https://example.org/a-1.2.tar.gz") is None
 
 
-def test_other_sources_are_named_with_the_reason(tmp_path: Path) -> None:
-    text = (
-        "package:\n  name: a\n  version: 1.0\nsource:\n  - url: https://example.org/a-1.0.tar\n"
-        "  - url: https://example.org/b-7.tar\n  - path: here\n"
-    )
-    version, sources = bump.recipe_and_upstream_versions(feedstock(tmp_path, text), env={})
+def test_the_page_of_a_folder_tells_the_newest_release_and_others_have_a_reason(tmp_path: Path) -> None:
+    released(tmp_path / "up", "a-1.0.tar", "a-1.10.tar", "a-1.9.tar", "a-2.0rc1.tar", "b-3.0.tar")
+    released(tmp_path / "up" / "1.0", "c.tar")
+    released(tmp_path / "up" / "1.2", "c.tar")
+    up = (tmp_path / "up").as_uri()
+    urls = (f"{up}/a-1.0.tar", f"{up}/1.0/c.tar", f"{up}/b-7.tar", f"{up}/d/d-1.0.tar", "ftp://e/e-1.0.tar")
+    text = "package:\n  name: a\n  version: 1.0\nsource:\n" + "".join(f"  - url: {url}\n" for url in urls)
+    version, sources = bump.recipe_and_upstream_versions(feedstock(tmp_path / "f", f"{text}  - path: here\n"), env={})
     assert version == "1.0"
-    assert {item.source: item.reason for item in sources} == {
-        "https://example.org/a-1.0.tar": "no index has the versions of this kind of source",
-        "https://example.org/b-7.tar": "it does not depend on the version 1.0",
+    assert {item.source: item.newest or item.reason for item in sources} == {
+        urls[0]: "1.10",
+        urls[1]: "1.2",
+        urls[2]: "it does not depend on the version 1.0",
+        urls[3]: "it has no release that is named as the recipe's",
+        urls[4]: "ftp://e/: ftp has no page that lists versions",
     }
+    assert sources[0].index == f"the page {up}/"
+
+
+# An address in a recipe, what upstream has instead, and the line that follows.
+RENAMED = [
+    ("a-{{ version }}.tar.gz", "a-2.0.zip", "a-{{ version }}.zip"),
+    ("v{{ version }}.tar.gz", "2.0.tar.gz", "{{ version }}.tar.gz"),
+    ("a-{{ version }}.tar.gz", "a-v2.0.tar.gz", "a-v{{ version }}.tar.gz"),
+    (
+        "packages/source/d/d-e/d-e-{{ version }}.tar.gz",
+        "packages/source/d/d-e/d_e-2.0.tar.gz",
+        "packages/source/d/d-e/d_e-{{ version }}.tar.gz",
+    ),
+    (
+        "packages/source/d/d-e/d-e-{{ version }}.zip",
+        "packages/source/d/d-e/d_e-2.0.tar.gz",
+        "packages/source/d/d-e/d_e-{{ version }}.tar.gz",
+    ),
+]
+
+
+@pytest.mark.parametrize("v1", [False, True])
+@pytest.mark.parametrize(("old", "new", "written"), RENAMED)
+def test_a_file_that_upstream_names_otherwise_is_found_and_its_address_written(
+    old: str, new: str, written: str, v1: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "up" / new
+    hashes = released(path.parent, path.name)
+    monkeypatch.setattr(http, "_require_archive", lambda *_: None)  # the files of a release are texts here
+    monkeypatch.setattr(pypi, "configured_indexes", lambda _: ((tmp_path / "simple").as_uri(),))
+    page = tmp_path / "simple" / "d-e" / "index.html"
+    page.parent.mkdir(parents=True)
+    page.write_text(f'<a href="{path.as_uri()}#sha256={hashes[path.name]}">x</a>')
+    up = (tmp_path / "up").as_uri()
+    old, written = (text.replace("{{", "${{") if v1 else text for text in (old, written))
+    text = (
+        'context:\n  version: "1.0"\npackage:\n  name: a\n  version: ${{ version }}\n'
+        if v1
+        else '{% set version = "1.0" %}\npackage:\n  name: a\n  version: {{ version }}\n'
+    )
+    plan = bumped(feedstock(tmp_path / "f", f"{text}source:\n  url: {up}/{old}\n  sha256: {OLD}\n", v1=v1), "2.0")
+    changed = list(changed_lines(plan).values())
+    assert changed[1:] == [f"url: {up}/{written}", f"sha256: {hashes[path.name]}"]
+    assert "does not exist; the recipe has" in plan.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        (
+            "https://g.example/o/r/releases/download/v{{ version }}/r-{{ version }}.tar.gz",
+            "https://g.example/o/r/archive/v{{ version }}.tar.gz",
+        ),
+        (
+            "https://g.example/o/r/archive/refs/tags/v{{ version }}.tar.gz",
+            "https://g.example/o/r/releases/download/v{{ version }}/r-{{ version }}.tar.gz",
+        ),
+        ("https://g.example/o/r/archive/{{ version }}.zip", "https://g.example/o/r/archive/v{{ version }}.zip"),
+    ],
+)
+def test_a_repository_may_have_files_of_a_release_or_the_archive_of_its_tag(address: str, expected: str) -> None:
+    assert expected in upstream.respelled_addresses(address, (), "2.0")
+
+
+def test_hashes_of_the_same_version_are_renewed(tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "a-1.0.tar", "b.tar")
+    up = (tmp_path / "up").as_uri()
+    text = (
+        f"{HEAD}  - url: {up}/a-1.0.tar\n    sha256: {OLD}\n  - url: {up}/b.tar\n    sha256: {OLD[::-1]}\n"
+        f"  - url: {up}/none.tar\nbuild:\n  number: 3\n"
+    )
+    plan = bump.prepare_hash_refresh(feedstock(tmp_path / "f", text), env={}, on_file=ignored)
+    assert changed_lines(plan) == {6: f"sha256: {hashes['a-1.0.tar']}", 8: f"sha256: {hashes['b.tar']}"}
+    assert (plan.old, plan.new, plan.numbers) == ("1.0", "1.0", ((3,), (3,)))
+    with pytest.raises(RecipeFault, match="the recipe has no hash of a source"):
+        bump.prepare_hash_refresh(feedstock(tmp_path / "g", f"{HEAD}  path: src\n"), env={}, on_file=ignored)
 
 
 @pytest.fixture(scope="module")

@@ -247,6 +247,7 @@ outputs:
 )
 CLEAN = (META, OUTPUTS, NOARCH, RECIPE, NOARCH_RECIPE, ABI3, RECIPE_OUTPUTS)
 SETTINGS = "provider:\n  win_64: azure\n"
+CONFIG = "c_stdlib:\n- sysroot\npython_min:\n- '3.10'\nzlib:\n- '1'\n"
 
 
 def name_of(recipe: str) -> str:
@@ -256,7 +257,7 @@ def name_of(recipe: str) -> str:
 
 def feedstock(folder: Path, recipe: str, files: Mapping[str, str] | None = None) -> Feedstock:
     """Write a feedstock of a recipe, one config, settings, and other files."""
-    texts = {".ci_support/linux_64_.yaml": "zlib:\n- '1'\n", "conda-forge.yml": SETTINGS, name_of(recipe): recipe}
+    texts = {".ci_support/linux_64_.yaml": CONFIG, "conda-forge.yml": SETTINGS, name_of(recipe): recipe}
     for name, text in {**texts, **(files or {})}.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

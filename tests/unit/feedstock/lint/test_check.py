@@ -374,7 +374,19 @@ def test_the_page_has_a_row_for_each_rule() -> None:
     }
     rules = {(rule.id, rule.severity.value, "yes" if rule.fixable else "", rule.skip) for rule in check.RULES}
     own = {(name, "hint", "", "") for name in (check.REPORT, check.FAILURE, check.OWN_REPORT)}
+    own |= {(check.REFUSED, "lint", "", ""), (check.WARNED, "hint", "", "")}
     assert shown == rules | own
+
+
+def test_rules_that_the_settings_list_are_passed_over(tmp_path: Path) -> None:
+    without = changed(META, "extra:\n  recipe-maintainers:\n    - somebody\n", "").rstrip() + "\n"
+    assert [message.id for message in messages(tmp_path, without)] == ["R-003"]
+    assert not messages(tmp_path, without, {FORGE: "kiln: {lint_skip: [R-003]}"})
+
+
+def test_nothing_else_is_said_of_another_schema_version(tmp_path: Path) -> None:
+    other = changed(RECIPE, "context:", "schema_version: 2\n\ncontext:").replace("  number: 0\n", "")
+    assert [message.id for message in messages(tmp_path, other)] == ["schema"]
 
 
 def test_every_fixable_rule_has_a_correction() -> None:

@@ -28,6 +28,8 @@ TEXTS = [
     ("{{ load_setup_py_data().get('version') }}", "None"),
     ("{% set python_min = '3.12' %}\n{{ python_min }}", "\n9999"),
     ("{% if cuda_compiler_version != 'None' %}a{% endif %}", "a"),
+    ("{% if cuda_compiler_version.startswith('12') %}a{% endif %}{{ x.lower() }}", "ax.lower()"),
+    ("{% for dep in deps.split(',') %}{% endfor %}{{ deps.split(',')[0] }}", "d"),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base import files
-from kiln.base.errors import KilnError, RecipeFault
+from kiln.base.errors import KilnError, MalformedYaml, RecipeFault
 from kiln.base.yaml import ScalarInterpretation, parse_document
 from kiln.feedstock import config_file, matrix
 from kiln.feedstock.lint import check
@@ -40,9 +40,9 @@ def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
         ("package:\n  name: a\n  version: .1\n", "a has the version '.1'", 1),
         ("package:\n  name: a\noutputs:\n  - name: b\n", "b has no version", 3),
         (f"{PACKAGE}build:\n  noarch: none\n", "noarch is 'none'", 4),
-        (f"{PACKAGE}requirements:\n  run:\n    - a >=1\n", "'a >=1' in requirements/run", 4),
-        (f"{PACKAGE}requirements:\n  host:\n    - b >=1,,<2\n", "'b >=1,,<2' in requirements/host", 4),
-        (f"{PACKAGE}requirements:\n  run_constrained:\n    - b >=1.0<2\n", "in requirements/run_constrained", 4),
+        (f"{PACKAGE}requirements:\n  run:\n    - a >=1\n", "'a >=1' in requirements/run", 6),
+        (f"{PACKAGE}requirements:\n  host:\n    - b >=1,,<2\n", "'b >=1,,<2' in requirements/host", 6),
+        (f"{PACKAGE}requirements:\n  run_constrained:\n    - b >=1.0<2\n", "in requirements/run_constrained", 6),
         (f"{PACKAGE}requirements:\n  run:\n    -\n    - b\n", "requirements/run has an empty item", 4),
         (f"{PACKAGE}outputs:\n  - name: b\n    requirements:\n      run:\n        -\n", "has an empty item", 4),
         (PACKAGE + TWO, "the outputs [bc] and [bc] require each other", 4),
@@ -130,7 +130,7 @@ def test_an_interpreter_of_an_outputs_test_is_ignored_with_a_warning(tmp_path: P
     feedstock = builders.feedstock(tmp_path, meta, files={"recipe/t.py": ""})
     rendering = render.render(feedstock, *matrix.configs(feedstock))
     (warning,) = rendering.warnings
-    assert warning.startswith("recipe/meta.yaml:4:1: the test of the output b has a script_interpreter")
+    assert str(warning).startswith("recipe/meta.yaml:6:5: the test of the output b has a script_interpreter")
     assert rendering.key_faults == ()
 
 
@@ -141,7 +141,7 @@ def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp
     (config,) = matrix.configs(feedstock)
     rendering = render.render(feedstock, config)
     (warning,) = rendering.warnings
-    assert "recipe/meta.yaml:4:1: the tests of the output a are ignored" in warning
+    assert "recipe/meta.yaml:6:5: the tests of the output a are ignored" in str(warning)
     assert [output.name for output in rendering.outputs if any(test.script.lines for test in output.tests)] == ["b"]
     assert [(str(problem.at), problem.id) for problem in check.check(feedstock) if problem.id == "kiln-test"] == [
         ("recipe/meta.yaml:6:5", "kiln-test")
@@ -338,3 +338,10 @@ def test_a_rendering_has_the_faults_of_its_own_variant(tmp_path: Path) -> None:
         render.require_supported_keys(renderings, own_engine=False)
     assert caught.value.others == ()
     assert "did you mean 'number'" in render.key_fault_warnings(renderings[0])[0]
+
+
+def test_a_line_that_its_selector_cuts_is_named_where_it_is_cut(tmp_path: Path) -> None:
+    meta = f"{PACKAGE}build:\n  script:\n    - 'echo \"a #1\"'  # [linux]\nabout:\n  home: x\n"
+    with pytest.raises(MalformedYaml, match=r"the selector \[linux\] takes the text from the first '#'") as caught:
+        rendered(tmp_path, meta)
+    assert str(caught.value.at) == "recipe/meta.yaml:6:16"
