@@ -141,7 +141,13 @@ OPTION_GROUPS = {
         "output": "--json",
     },
     "fleet run": _FLEET_GROUPS,
-    "fleet plan": _FLEET_GROUPS,
+    "fleet plan": {**_FLEET_GROUPS, "output": "--json --html"},
+    "doctor": {
+        "": "--tf --cuda --cudnn --python --gpu --driver --log --error --here",
+        "other parts": "--serving --compiler --host --bazel --glibc --numpy --keras --protobuf --metal",
+        "other machines": "--cc --built-for --arch --system",
+        "output": "--json",
+    },
 }
 
 

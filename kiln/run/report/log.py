@@ -214,7 +214,7 @@ def _causes(log: Path, state: ConfigState, reader: _LogReader) -> tuple[LogCause
         data = file.read()
     before = reader.number - data.count(b"\n") - (not data.endswith(b"\n"))
     known = [
-        LogCause(line=before + found.line, text=_shown(found.text), cause=found.cause, cure=found.cure)
+        LogCause(line=before + found.line, text=_shown(found.text[_STAMP:]), cause=found.cause, cure=found.cure)
         for found in causes.failures_in_log(io.BytesIO(data))
         if first <= before + found.line < end
     ]
