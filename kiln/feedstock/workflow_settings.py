@@ -361,6 +361,8 @@ def _value_of_first_matching_key(own: TypedSettings, name: str, keys: Iterable[s
 
 def _setting_keys_of_group(group: str) -> tuple[str, ...]:
     """Return the keys of a group's settings, the closest first: of its version and platform, of one, of neither."""
-    version, _, platform = group.partition("-")
+    levelled, _, platform = group.partition("-")
+    version = levelled.partition("_")[0]
     kind = "cpu" if version == "cpu" else "cuda"
-    return tuple(dict.fromkeys((group, f"{kind}-{platform}" if platform else kind, version, kind)))
+    whole = f"{version}-{platform}" if platform else version
+    return tuple(dict.fromkeys((whole, f"{kind}-{platform}" if platform else kind, version, kind)))

@@ -32,10 +32,17 @@ def cuda_version_of_config(config: BuildConfig) -> str | None:
     return None if version == "None" else version
 
 
+_LEVEL = "microarch_level"  # conda-forge's key of the level of x86-64 that a config is compiled for
+
+
 def compile_group(config: BuildConfig) -> str:
-    """Return the group that shares a config's compile: ``cpu``, or ``cuda12.9``, with any platform but linux-64."""
+    """Return the group that shares a config's compile: ``cpu``, or ``cuda12.9``, with any platform but linux-64.
+
+    Of several levels of processors each is compiled for itself: ``cuda12.9_v3``.
+    """
     cuda = cuda_version_of_config(config)
-    group = "cpu" if cuda is None else f"cuda{cuda}"
+    level = "".join(f"_v{value}" for value in config.variant.get(_LEVEL, ())[:1] if value.isdecimal())
+    group = ("cpu" if cuda is None else f"cuda{cuda}") + level
     return group if config.platform == "linux-64" else f"{group}-{config.platform}"
 
 
