@@ -172,6 +172,8 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
     """
     others = tuple(others)
     _require_no_expression(jobs, settings, others)
+    most = workflow_settings.limit_of_service(GITHUB, "matrix jobs").value
+    parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     common = {
         "marker": MARKER,
         "actions": ACTIONS,
@@ -182,25 +184,23 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
         "free": {job.free for job in jobs} - {SKIP},
         "swap": any(job.swap for job in jobs),
         "kept": [job.keep for job in jobs],
+        "shared": any(map(_warm_jobs, parts)),
         "cache_option": f" --cache-size {settings.cache_size}GB" if settings.cache_size else "",
     }
     environment = _template_environment()
-    most = workflow_settings.limit_of_service(GITHUB, "matrix jobs").value
-    parts = [jobs[start : start + most] for start in range(0, len(jobs), most)]
     called = [f"build-{number}" for number in range(2, len(parts) + 1)]
     links = max(job.links for job in jobs)
     _require_within_limit("called workflows", len(called) + (links > 1), "workflows in addition to build.yml")
     # Each chain has the jobs of the longest, of which GitHub skips the rest.
     runs = sum((links if job.links > 1 else 1) + bool(job.gpu) for job in jobs)
     _require_within_limit("check runs", runs + 1, "jobs")
-    names = functools.partial(_build_job_names, shares_compiles=bool(settings.cache_size))
-    needs = [*names(parts[0]), *(["gpu"] if any(job.gpu for job in parts[0]) else []), *called]
-    with_chains = [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in names(part)]
-    matrices = sum(len(names(part)) for part in parts)  # which all keep to the setting together
+    needs = [*_build_job_names(parts[0]), *(["gpu"] if any(job.gpu for job in parts[0]) else []), *called]
+    with_chains = [f"build-{number}" for number, part in enumerate(parts[1:], 2) if CHAIN in _build_job_names(part)]
+    matrices = sum(len(_build_job_names(part)) for part in parts)  # which all keep to the setting together
     written = {
         f"{title}.yml": environment.get_template("build.yml.j2" if number == 0 else "part.yml.j2").render(
             **common,
-            **_job_template_values(parts[number], shares_compiles=bool(settings.cache_size)),
+            **_job_template_values(parts[number]),
             title=title,
             called=called,
             max_parallel=settings.max_parallel and max(1, settings.max_parallel // matrices),
@@ -216,9 +216,8 @@ def workflow_texts(jobs: Sequence[WorkflowJob], settings: ActionsSettings, *, ot
     return written
 
 
-def _job_template_values(jobs: Sequence[WorkflowJob], *, shares_compiles: bool) -> dict[str, object]:
-    builds = _build_job_names(jobs, shares_compiles=shares_compiles)
-    warm = _warm_jobs(jobs) if shares_compiles else []
+def _job_template_values(jobs: Sequence[WorkflowJob]) -> dict[str, object]:
+    builds, warm = _build_job_names(jobs), _warm_jobs(jobs)
     return {
         "single": [job for job in jobs if job.links == 1],
         "chained": [job for job in jobs if job.links > 1 and job not in warm],
@@ -231,7 +230,7 @@ def _job_template_values(jobs: Sequence[WorkflowJob], *, shares_compiles: bool) 
 
 
 def _warm_jobs(jobs: Sequence[WorkflowJob]) -> list[WorkflowJob]:
-    """Return the chains that find the compile of another one in the cache, the first of their group."""
+    """Return the chains that begin with what another one has compiled, the first of their group."""
     chained = [job for job in jobs if job.links > 1]
     first = {job.group: job for job in reversed(chained)}
     return [job for job in chained if job is not first[job.group]]
@@ -255,7 +254,8 @@ def _needs_succeeded_condition(needs: Sequence[str], *, chained_parts: Collectio
 
 def _max_listed_artifacts(jobs: Sequence[WorkflowJob]) -> int:
     """Return how many artifacts the publishing job must list, with those of further attempts; 0 for the default."""
-    count = sum(2 * job.links + 1 for job in jobs)  # each job's logs and what it hands on, and the packages
+    # Each job's logs and what it hands on, and the packages; and what each group has compiled.
+    count = sum(2 * job.links + 1 for job in jobs) + len({job.group for job in jobs})
     return MANY * count if FEW * count > workflow_settings.limit_of_service(GITHUB, "listed artifacts").value else 0
 
 
@@ -286,9 +286,9 @@ def _require_allowed_workflow_sizes(written: Mapping[str, str]) -> None:
             )
 
 
-def _build_job_names(jobs: Sequence[WorkflowJob], *, shares_compiles: bool) -> list[str]:
+def _build_job_names(jobs: Sequence[WorkflowJob]) -> list[str]:
     names = {"build": any(job.links == 1 for job in jobs), CHAIN: any(job.links > 1 for job in jobs)}
-    names[WARM] = shares_compiles and bool(_warm_jobs(jobs))
+    names[WARM] = bool(_warm_jobs(jobs))
     return [name for name, exists in names.items() if exists]
 
 

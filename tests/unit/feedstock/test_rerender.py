@@ -280,12 +280,13 @@ def test_chains_of_several_files_are_called_by_each_and_awaited_by_the_publishin
     texts = files_of(feedstock, *many(400))
     assert list(texts) == ["build.yml", "build-2.yml", "build-chain.yml"]
     assert [list(texts[name]["jobs"]) for name in ("build.yml", "build-2.yml")] == [
-        ["chain", "build-2", "publish"],
-        ["chain"],
+        ["chain", "warm", "build-2", "publish"],
+        ["chain", "warm"],
     ]
     for name in ("build.yml", "build-2.yml"):
-        assert texts[name]["jobs"]["chain"]["uses"] == "./.github/workflows/build-chain.yml"
-    assert texts["build.yml"]["jobs"]["publish"]["needs"] == ["chain", "build-2"]
+        for job in ("chain", "warm"):
+            assert texts[name]["jobs"][job]["uses"] == "./.github/workflows/build-chain.yml"
+    assert texts["build.yml"]["jobs"]["publish"]["needs"] == ["chain", "warm", "build-2"]
 
 
 def test_a_job_after_a_chain_waits_for_its_success_and_not_for_its_skipped_jobs(feedstock: Feedstock) -> None:

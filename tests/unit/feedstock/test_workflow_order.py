@@ -110,7 +110,6 @@ def test_only_a_push_to_the_main_branch_or_a_person_publishes(
 def test_configs_of_one_compile_wait_for_the_first_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: str
 ) -> None:
-    monkeypatch.setitem(globals(), "SETTINGS", SETTINGS.replace("14}", "14}, compile_cache_size: 3"))
     pythons = ("3.10", "3.11", "3.12")
     configs = [a_config("None", "3.10"), *(a_config(cuda, python) for python in pythons for cuda in ("12.5", "12.9"))]
     run = a_run(tmp_path, monkeypatch, ALL_IN_ONE, configs=configs, results_of={failed: FAILURE} if failed else {})
