@@ -380,7 +380,12 @@ class Inventory:
         workers = tuple(names)
         for name in workers:
             self.workers[name].exists_since = math.inf
-        return ProvisionWorkers(workers=workers, offers={name: self.workers[name].record.offer_key for name in workers})
+        chosen = [self.workers[name] for name in workers]
+        return ProvisionWorkers(
+            workers=workers,
+            offers={worker.name: worker.record.offer_key for worker in chosen},
+            configs={worker.name: worker.assignment.config for worker in chosen if worker.assignment is not None},
+        )
 
     def take_over_previous_run(self, previous: FleetRun, now: float) -> None:
         """Take over the workers and jobs of an earlier process of the run."""

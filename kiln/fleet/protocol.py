@@ -107,12 +107,14 @@ def _action_kind_and_reason(
 class ProvisionWorkers:
     """Create workers, or find existing ones again: `WorkerProvisioned` or `ProvisionFailed` for each.
 
-    ``offers`` are the type, spot and zone of each, and ``needs`` what its configs need at most.
+    ``offers`` are the type, spot and zone of each, and ``needs`` what its configs need at most. ``configs`` are those
+    that wait for a worker, by its name.
     """
 
     workers: tuple[str, ...]
     offers: Mapping[str, tuple[str, bool, str]] = field(default_factory=dict)
     needs: Mapping[str, JobSize] = field(default_factory=dict)
+    configs: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

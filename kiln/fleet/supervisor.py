@@ -180,8 +180,7 @@ class Supervisor:
             not isinstance(event.command, protocol.ProbeWorkers | protocol.TearDownRun)
             and workers[event.command.worker].is_alive
         ):
-            worker = workers[event.command.worker]
-            worker.silent_since = now if worker.silent_since is None else worker.silent_since
+            self.silence.on_worker_silent(workers[event.command.worker])
             self.state.postponed.append((now + RETRY, event.command))
 
     def _on_provider_unreachable(self, names: tuple[str, ...], event: protocol.CommandUndelivered, now: float) -> None:
@@ -224,7 +223,7 @@ class Supervisor:
     def _handle_build_event(self, worker: Worker, event: protocol.BuildEvent) -> None:
         match event:
             case protocol.WorkerUnreachable():
-                worker.silent_since = self.state.executor.now() if worker.silent_since is None else worker.silent_since
+                self.silence.on_worker_silent(worker)
             case protocol.BuildStarted() | protocol.QueuedBuildStarted() if _is_assigned_config(worker, event.config):
                 self.jobs.on_build_started(worker, event)
             case protocol.BuildFinished() if _is_assigned_config(worker, event.config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import time
 from typing import TYPE_CHECKING
 
 from kiln.fleet.model import MachineType, Offer, WorkerRecord, WorkerState
@@ -226,8 +227,21 @@ class SilentWorkerManager:
             return []
         return [max(time, self._next) if time <= now else time for time in times] + [self.audit.next_listing_time()]
 
+    def on_worker_silent(self, worker: Worker) -> None:
+        """Record that a worker does not answer, and show it with its config."""
+        if worker.silent_since is None:
+            worker.silent_since = self.state.executor.now()
+            moment = time.strftime("%H:%M:%S", time.localtime(worker.silent_since))
+            self._explain_running_build(worker, f"{worker.name} has not answered since {moment}")
+
+    def _explain_running_build(self, worker: Worker, reason: str) -> None:
+        if worker.assignment is not None and worker.is_building:
+            self.state.update_config(worker.assignment.config, reason=reason)
+
     def on_worker_answered(self, worker: Worker) -> None:
         """Record that a worker answers."""
+        if worker.silent_since is not None:
+            self._explain_running_build(worker, "")
         worker.silent_since = None
         self.cut_off = False
         if worker.has_witness:

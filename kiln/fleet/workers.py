@@ -330,8 +330,9 @@ class WorkerManager:
             self.request_count = number
             worker = inventory.add_requested_worker(name, offer, now=now)
             self.jobs.assign_to_unready_worker(worker, now)
-            if worker.assignment is not None and offer not in [offers[0] for offers in self._offers]:
-                text = f"requesting {name} as {offer}: what is wanted more is refused, or taken back"
+            if worker.assignment is not None:
+                fallback = offer not in [offers[0] for offers in self._offers]
+                text = f"request {name}" + (f" as {offer}: what is wanted more is refused" if fallback else "")
                 self.state.recorder.show_output_line(worker.assignment.config, text, "")
             names.append(name)
         if names:

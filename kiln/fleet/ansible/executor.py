@@ -55,12 +55,13 @@ LISTING, CHANGE = 600.0, 3600.0
 def provision_workers(session: PlaybookSession, command: ProvisionWorkers) -> None:
     """Create workers, or find existing ones."""
     workers = command.workers
+    session.configs |= command.configs
     for name in workers:
         files.remove(session.site.folder / "refused" / f"{name}.json")  # of an earlier attempt
     with session.provider_lock:
         result = session.playbooks.run_playbook(
             "provision.yml",
-            on_task=session.task_reporter(*workers),
+            on_task=session.task_reporter("request", *workers),
             variables={"kiln_machines": [_provision_request(command, name) for name in workers]},
             seconds=CHANGE,
         )

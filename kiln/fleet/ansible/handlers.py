@@ -132,7 +132,7 @@ def prepare_worker(session: PlaybookSession, command: PrepareWorker) -> Event:
     result = session.playbooks.run_playbook(
         "prepare.yml",
         worker=worker,
-        on_task=session.task_reporter(worker),
+        on_task=session.task_reporter("prepare", worker),
         variables={"kiln_build_options": [*session.site.options]},
     )
     if result.ok:

@@ -159,13 +159,13 @@ class EventSession:
             self.reclaimed.add(worker)
             self.events.put(ReclaimNotice(worker=worker, at=at))
 
-    def task_reporter(self, *workers: str) -> Callable[[str], None]:
-        """Return a function that reports a playbook's task as a step of the workers' configs."""
+    def task_reporter(self, what: str, *workers: str) -> Callable[[str], None]:
+        """Return a function that reports a playbook's task as a step of their configs, ``prepare r1-2: TASK``."""
 
         def report_task(task: str) -> None:
             for worker in workers:
                 if worker in self.configs:
-                    self.report_step(self.configs[worker], task)
+                    self.report_step(self.configs[worker], f"{what} {worker}: {task}")
 
         return report_task
 

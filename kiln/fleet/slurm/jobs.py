@@ -51,7 +51,7 @@ def prepare_cluster_for_jobs(session: SlurmSession, command: ProvisionWorkers) -
                 session.events.put(event)
             return
         if session.project is None:
-            session.task_reporter(*workers)("copy kiln to the shared folder")
+            session.task_reporter("prepare", *workers)("copy kiln to the shared folder")
             session.project = attempts.install_kiln(session.site)
     for worker in workers:
         session.events.put(WorkerProvisioned(worker=worker, id=ID))

@@ -81,7 +81,8 @@ class PlainView(AbstractContextManager["PlainView"]):
         """Print a step when it begins, and its output if that is wanted."""
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
-        if step and (output is None or output.step != step):
+        stage = step.partition(": ")[0]  # of a worker's preparation, whose tasks would fill pages
+        if step and (output is None or output.step.partition(": ")[0] != stage):
             self._print_progress(config, self._state.latest_step(config))
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")

@@ -158,14 +158,14 @@ def _config_row(run: RunState, config: ConfigRun, times: str, step: str, widths:
 
 
 def _latest_output_or_reason(run: RunState, config: ConfigRun) -> str:
-    if config.state is ConfigState.RUNNING:
+    if config.state is ConfigState.RUNNING and not config.reason:
         return run.progress_or_last_line(config.config)
     return config.reason.partition("\n")[0] if config.state is not ConfigState.CACHED else ""
 
 
 def _step_or_state(run: RunState, config: ConfigRun, now: float) -> str:
-    """Return the step of a running config with its time, else the config's state."""
-    step = run.latest_step(config.config) if config.state is ConfigState.RUNNING else ""
+    """Return the step of a running config with its time, and what is done for a waiting one, else its state."""
+    step = run.latest_step(config.config) if config.state in {ConfigState.RUNNING, ConfigState.WAITING} else ""
     return f"{step} {elapsed_text(now - run.outputs[config.config].began)}" if step else config.state.value
 
 

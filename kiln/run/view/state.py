@@ -140,7 +140,10 @@ class RunState:
         self.configs = {config.config: config for config in report.configs}
 
     def update_config(self, config: ConfigRun) -> None:
-        """Store a config's new state."""
+        """Store a config's new state; one that waits again has no step any more."""
+        before = self.configs.get(config.config)
+        if config.state is ConfigState.WAITING and before is not None and before.state is not ConfigState.WAITING:
+            self.outputs.pop(config.config, None)
         self.configs[config.config] = config
 
     def add_output_line(self, config: str, step: str, line: str) -> None:

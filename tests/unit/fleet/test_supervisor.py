@@ -234,8 +234,8 @@ def test_what_one_zone_refuses_is_taken_in_the_next_or_on_demand(monkeypatch: py
     monkeypatch.setattr(run.state.recorder, "show_output_line", lambda _config, step, _line: lines.append(step))
     report = run.execute_run()
     assert all_done(report)
-    texts = [f"requesting kiln-r1-{number} as {offer}" for number, offer in zip((3, 5), OFFERS[1:], strict=True)]
-    assert [line.partition(": ")[0] for line in lines if "requesting" in line][::2] == texts
+    texts = [f"request kiln-r1-{number} as {offer}" for number, offer in zip((3, 5), OFFERS[1:], strict=True)]
+    assert [line.partition(": ")[0] for line in lines if " as " in line][::2] == texts
     requests = [command.offers for command in commands(simulation, ProvisionWorkers)]
     assert [set(offers.values()) for offers in requests[:3]] == [{SPOT}, {ZONE_B}, {ON_DEMAND}]
     used = [worker.record for worker in run.state.inventory if worker.record.provisioned is not None]

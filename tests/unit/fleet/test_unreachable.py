@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from kiln.state.results import ConfigRun
 
 pytestmark = pytest.mark.usefixtures("rare_forecasts")
 ONE, TWO, THREE = "kiln-r1-1", "kiln-r1-2", "kiln-r1-3"
@@ -101,6 +104,23 @@ def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not
     assert len({line.partition(" (")[0] for line in expired}) == 1, "since the first refusal"
     (offline,) = set(lines_of(Faults(offline=((ENDED, ENDED + HOUR),)), nullcontext()))
     assert offline.startswith("the provider and the workers do not answer: waiting, ")
+
+
+def test_a_config_has_since_when_its_worker_is_silent_until_that_answers() -> None:
+    reasons: list[str] = []
+
+    class Reasons(Lines):
+        def config_changed(self, config: ConfigRun) -> None:
+            if config.state is ConfigState.RUNNING and config.reason not in reasons[-1:]:
+                reasons.append(config.reason)
+
+    run_config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=UNEVEN, max_workers=2)
+    simulation = Simulation(UNEVEN, faults=Faults(blocked=((HOUR, HOUR + 400.0),)))
+    Supervisor(run_config, executor=simulation, recorder=RunRecorder(NullStore(), Reasons())).execute_run()
+    silent = [reason for reason in reasons if reason]
+    assert all(re.fullmatch(r"kiln-r1-\d has not answered since \d\d:\d\d:\d\d", reason) for reason in silent)
+    assert {reason.partition(" ")[0] for reason in silent} == {ONE, TWO}
+    assert reasons[-1] == ""
 
 
 @pytest.mark.parametrize(

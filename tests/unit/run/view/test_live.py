@@ -179,3 +179,23 @@ def test_the_load_of_the_machine_is_shown_where_there_is_room() -> None:
     for width, is_shown in ((120, True), (60, False)):
         lines = frame_lines(a_state(), now=BEGAN + 125, width=width, height=30, load=7.46)
         assert text(lines[:1]).endswith("load 7.5 on 8 cores") is is_shown
+
+
+def test_a_waiting_config_shows_what_its_worker_does_and_a_running_one_that_its_worker_is_silent() -> None:
+    state = a_state()
+
+    def row(name: str) -> str:
+        lines = text(frame_lines(state, now=BEGAN + 125, width=120, height=30)).splitlines()
+        (index,) = (index for index, line in enumerate(lines) if state.config_label(name) in line)
+        return " ".join(lines[index : index + 2])
+
+    state.update_config(a_config("a", ConfigState.WAITING))
+    assert row("a").partition("CUDA 12.9 · Python 3.11")[0].rstrip(" ▸").endswith("waiting")
+    state.add_output_line("a", "prepare kiln-r1-1: install the container engine", "")
+    assert "prepare kiln-r1-1: install the container engine 0:25" in row("a")
+    state.update_config(a_config("b", ConfigState.RUNNING, reason="kiln-r1-2 has not answered since 14:05:00"))
+    assert "build tensorflow-base 0:25" in row("b")
+    assert row("b").endswith("kiln-r1-2 has not answered since 14:05:00")
+    state.update_config(a_config("b", ConfigState.WAITING, reason="waiting again"))
+    assert "build tensorflow-base" not in row("b")
+    assert row("b").endswith("waiting again")
