@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import DiskFull, FleetLimit
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from kiln.fleet.records import RunRecorder
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.state.results import MatrixReport
+
+LOGGER = logging.getLogger(__name__)
 
 LOOK = 30.0  # seconds between two checks of the money spent
 AT_ONCE = 100  # events that are handled before the next decision, such as the refusals of all workers of a request
@@ -72,6 +75,12 @@ class Supervisor:
                 self._handle_events()
                 self._submit_due_commands()
             self.teardown.is_patient = state.stop is None
+        except KeyboardInterrupt:
+            LOGGER.warning(
+                "note: interrupted: what is finished is collected, then the workers are terminated; Ctrl-C again ends"
+                " the collection"
+            )
+            raise
         finally:
             self.teardown.finish_run()
         if state.stop is not None:

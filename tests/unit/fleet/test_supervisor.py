@@ -684,7 +684,7 @@ def test_ctrl_c_at_any_moment_tears_down_and_keeps_what_is_finished(moment: floa
     assert_nothing_left(run, simulation)
 
 
-def test_ctrl_c_waits_for_running_collections() -> None:
+def test_ctrl_c_is_answered_and_waits_for_running_collections(caplog: pytest.LogCaptureFixture) -> None:
     simulation = Simulation(FOUR, faults=Faults(stopped=(240 + HOUR + 30,)))
     run = supervisor(simulation)
     with pytest.raises(KeyboardInterrupt):
@@ -695,6 +695,7 @@ def test_ctrl_c_waits_for_running_collections() -> None:
         ConfigState.INTERRUPTED,
         ConfigState.INTERRUPTED,
     ]
+    assert "note: interrupted: what is finished is collected, then the workers are terminated" in caplog.text
 
 
 def test_a_stopped_run_sleeps_while_it_waits_for_collections(monkeypatch: pytest.MonkeyPatch) -> None:
