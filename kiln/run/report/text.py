@@ -335,17 +335,16 @@ def _install_lines(configs: Sequence[ConfigRun], *, rehearsal: bool, env: Mappin
     if channels:
         channel, names = list(channels.items())[-1]
         specs = [SPEC if SPEC in names else names[-1]] if rehearsal else names
-        yield f"install  {install_command(channel, specs, env, only=rehearsal)}"
+        yield f"install  {install_command(channel.absolute().as_uri(), specs, env, only=rehearsal)}"
 
 
-def install_command(channel: Path, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
+def install_command(url: str, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
     """Return the command that installs packages from a channel, with the installer that the machine has.
 
     ``only`` is True for a channel that has all dependencies, and excludes others.
     """
     installer = next((name for name in ("mamba", "conda", "micromamba", "pixi") if _is_on_path(name, env)), "kiln")
-    name, url = specs[0] if only else "NAME", channel.absolute().as_uri()
-    words = " ".join(specs)
+    name, words = specs[0] if only else "NAME", " ".join(specs)
     if installer == "pixi":
         more = "" if only else " --channel conda-forge"
         return f"pixi global install --environment {name} --channel {url}{more} {words}"

@@ -110,7 +110,7 @@ INSTALLERS = [
 @pytest.mark.parametrize(("names", "command"), INSTALLERS)
 def test_the_command_is_for_the_installer_that_is_there(names: str, command: str, tmp_path: Path) -> None:
     env = {"PATH": str(installers(names, tmp_path))}
-    assert install_command(Path("/c"), ["a"], env, only=True) == command
+    assert install_command("file:///c", ["a"], env, only=True) == command
 
 
 def test_several_rehearsed_configs_end_in_one_table_with_a_channel_each() -> None:
