@@ -82,7 +82,8 @@ class PlainView(AbstractContextManager["PlainView"]):
         output = self._state.outputs.get(config)
         self._state.add_output_line(config, step, line)
         if step and (output is None or output.step != step):
-            self._print_progress(config, self._state.latest_step(config))
+            number = self._state.step_number(config)
+            self._print_progress(config, unindented_terminal_line(step) + (f" ({number})" if number else ""))
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
