@@ -19,6 +19,7 @@ from kiln.base.text import (
     duration,
     line_as_terminal_shows,
     sanitized_line,
+    table,
     table_with_whole_names,
     unindented_terminal_line,
     wrapped_lines,
@@ -158,10 +159,15 @@ _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
 def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
-    """Return a run as a table for a terminal of a width, with the total."""
+    """Return a run as a table for a terminal of a width, with the total, and where its time went."""
     titles, *rows = _titles_and_config_rows(report, variants)
     shown = table_with_whole_names(titles, rows, right=_RIGHT, width=width)
-    return "\n".join([shown, "", _total_line(report)])
+    end = comparison.end_or_last_recorded_time(report, time.time())
+    phases = comparison.time_by_phase(report.configs, end)
+    whole = sum(phases.values())
+    spent = [(name, duration(seconds), f"{100 * seconds / whole:.0f} %") for name, seconds in phases.items()]
+    times = ["", table(("phase", "time", "share"), spent, right=(1, 2), width=width)] if spent else []
+    return "\n".join([shown, *times, "", _total_line(report)])
 
 
 def run_table_markdown(report: MatrixReport, variants: Variants) -> str:
