@@ -27,7 +27,7 @@ _HEADER = lazy_pattern(
     re.IGNORECASE,
 )
 _HEADER_WORDS = ("uthorization", "AUTHORIZATION", "-api-key", "-Api-Key", "-API-KEY", "-art-api", "-Art-Api")
-_IN_URL = lazy_pattern(r"://[^\s'\"<>]*?/t/")
+_IN_URL = lazy_pattern(r"https?://[^\s'\"<>]*?/t/")
 
 
 def credential_spans(text: str) -> Iterator[tuple[int, int]]:
@@ -35,7 +35,7 @@ def credential_spans(text: str) -> Iterator[tuple[int, int]]:
     if "://" in text:
         yield from (match.span() for match in _USER.finditer(text))
     if "/t/" in text:
-        # conda's tokens: any in a URL, elsewhere those in the form of anaconda.org
+        # conda's tokens: any in an address of a server; elsewhere, as in a folder named t, those of anaconda.org's form
         within = {match.end() for match in _IN_URL.finditer(text)}
         for match in _PATH.finditer(text):
             if match.start() in within or re.fullmatch(r"[A-Za-z]{2}-[0-9A-Fa-f-]{20,}", match[0]):

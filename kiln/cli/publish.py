@@ -16,7 +16,7 @@ from kiln.cli.output import print_line, print_notes
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kiln.publish.provenance import AttestationSettings, Attester
     from kiln.publish.stores.target import StoreTarget
@@ -209,7 +209,26 @@ def _publish_finished_packages(channel: PublicationTarget, options: argparse.Nam
         environment=variables_passed_to_builds(os.environ),
         on_line=print_line,
     )
-    return {"published": transaction.publish(channel, paths, entries, trial, attestation)}
+    changed = transaction.publish(channel, paths, entries, trial, attestation)
+    if changed and not options.json:
+        url = channel.channel_url()
+        read_from = options.url if options.url and url.startswith("file:") else url
+        for line in channel_and_install_lines(read_from, changed, root):
+            print_line(line)
+    return {"published": changed}
+
+
+def channel_and_install_lines(url: str, published: Sequence[str], root: Path) -> tuple[str, str]:
+    """Return where the published packages are, and the command that installs them from there."""
+    from kiln.base import http
+    from kiln.cli.main import make_pasteable
+    from kiln.run.report.text import install_command
+
+    url = http.url_without_credentials(url)
+    packages = (path.rpartition("/")[2] for path in published if path.endswith(".conda"))
+    names = list(dict.fromkeys(package.rsplit("-", 2)[0] for package in packages))
+    command = install_command(url, names, os.environ, only=False)
+    return f"channel  {url}", make_pasteable(f"install  {command}", root)
 
 
 def _requested_attester(options: argparse.Namespace) -> Attester | None:

@@ -329,6 +329,11 @@ def _missing_package_refusal_reasons(release: Release) -> Iterator[tuple[Refusal
 def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterator[tuple[RefusalKind, str]]:
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
         yield RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}"
+    contents = candidate.contents
+    if contents is not None and contents.about.get("extra", {}).get(REHEARSAL):
+        # Nothing else that is said of it would make it a release, and the ledger knows nothing of its tests.
+        yield RefusalKind.REHEARSAL, "made of wheels and this machine's programs, not built from this recipe alone"
+        return
     if what := _why_untested(candidate, release):
         yield RefusalKind.UNTESTED, what
     sha256 = release.held.get(f"{candidate.artifact.subdir}/{candidate.artifact.path.name}")
@@ -342,14 +347,11 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
         base = git.base_commit(commit)[:8]
         what = f"built from changes to the commit {base}: commit them and run kiln build --rebuild, or --allow-dirty"
         yield RefusalKind.DIRTY, what
-    contents = candidate.contents
     if contents is None:
         yield RefusalKind.BROKEN, candidate.broken
         return
     if contents.sha256 != candidate.artifact.sha256:
         yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
-    if contents.about.get("extra", {}).get(REHEARSAL):
-        yield RefusalKind.REHEARSAL, "its compiled files are upstream's, not built from this recipe"
     if not contents.about.get("license"):
         yield RefusalKind.NO_LICENSE, "its metadata has no license (about/license)"
     if not contents.licenses:

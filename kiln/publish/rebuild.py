@@ -154,6 +154,7 @@ def _job_folders(folder: Path) -> list[Path]:
 def _read_job_report(path: Path) -> MatrixReport:
     try:
         data = deliveries.read_report(path)
+        data.pop("phases", None)  # a sum of what the steps have
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
         report = json_columns.record_from_json(MatrixReport, data)

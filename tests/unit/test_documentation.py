@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import functools
 import re
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from kiln import __version__
 from kiln.cli.main import COMMANDS
@@ -73,6 +78,37 @@ def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs" / "README.md").read_text()
     pages = [str(page.relative_to(ROOT / "docs")) for page in PAGES if "docs" in page.relative_to(ROOT).parts]
     assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
+
+
+def test_every_page_opens_with_what_it_is_for() -> None:
+    openings = {page: text_of(page).split("\n\n")[1] for page in PAGES}
+    assert [page for page, words in openings.items() if re.match(r"```|\||#|[-*] |\d+\.|<", words)] == []
+
+
+@pytest.fixture
+def site() -> Any:
+    """The program that builds the documentation as a site."""
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "docs" / "site.py")))
+
+
+def test_the_site_has_every_page_in_the_order_of_the_index(site: Any) -> None:
+    listed = re.findall(r"'(docs/[^']+)'", site.navigation())
+    pages = [str(page.relative_to(ROOT)) for page in PAGES if "docs" in page.relative_to(ROOT).parts]
+    assert sorted(listed) == sorted(pages)
+    assert listed[0] == "docs/tutorial/first-packages.md"
+
+
+def test_the_site_has_what_its_pages_lead_to(site: Any, tmp_path: Path) -> None:
+    site.copy_pages(tmp_path)
+    assert (tmp_path / "kiln/compat/data/failures.ini").is_file()
+    assert (tmp_path / "docs/pictures/page-light.svg").is_file()
+    assert not list(tmp_path.rglob("*.py")) or all("tests" in path.parts for path in tmp_path.rglob("*.py"))
+
+
+def test_dead_links_and_anchors_of_the_site_are_found(site: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text('<a href="b.html#there">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>')
+    (tmp_path / "b.html").write_text('<h1 id="there">b</h1><a href="#there">4</a><a href="https://x.example/y">5</a>')
+    assert site.faults(tmp_path) == ["a.html: b.html#gone", "a.html: c.html"]
 
 
 def test_the_list_of_packages_is_the_one_that_is_tested() -> None:

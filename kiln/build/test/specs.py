@@ -133,7 +133,7 @@ def plan_package_tests(
             folder=folder.with_name(f"{folder.name}{place}"),
             prefix=where,
             downstreams=test.downstreams,
-            notes=(f"tested without {', '.join(unavailable)}, which this channel lacks",) if unavailable else (),
+            notes=(f"tested without what this channel lacks: {', '.join(unavailable)}",) if unavailable else (),
         )
 
     return tuple(plan_test_step(test, python, place) for (test, python), place in zip(tests, places, strict=True))

@@ -45,13 +45,16 @@ if TYPE_CHECKING:
 
 
 def report_as_json(report: MatrixReport) -> dict[str, Any]:
-    """Return the report of a run."""
+    """Return the report of a run, with the seconds that all configs together spent on each phase."""
     running = {
         config.config: config.started
         for config in report.configs
         if config.state is ConfigState.RUNNING and config.started is not None
     }
-    return {**to_json(report), "cost": cost_as_json(report.cost, start=report.started, running=running)}
+    end = comparison.end_or_last_recorded_time(report, time.time())
+    phases = {name: round(seconds, 3) for name, seconds in comparison.time_by_phase(report.configs, end).items()}
+    cost = cost_as_json(report.cost, start=report.started, running=running)
+    return {**to_json(report), "cost": cost, "phases": phases}
 
 
 def cost_as_json(cost: RunCost | None, *, start: float, running: Mapping[str, float]) -> dict[str, Any] | None:

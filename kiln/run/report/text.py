@@ -19,6 +19,7 @@ from kiln.base.text import (
     duration,
     line_as_terminal_shows,
     sanitized_line,
+    table,
     table_with_whole_names,
     unindented_terminal_line,
     wrapped_lines,
@@ -158,10 +159,15 @@ _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 
 
 def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
-    """Return a run as a table for a terminal of a width, with the total."""
+    """Return a run as a table for a terminal of a width, with the total, and where its time went."""
     titles, *rows = _titles_and_config_rows(report, variants)
     shown = table_with_whole_names(titles, rows, right=_RIGHT, width=width)
-    return "\n".join([shown, "", _total_line(report)])
+    end = comparison.end_or_last_recorded_time(report, time.time())
+    phases = comparison.time_by_phase(report.configs, end)
+    whole = sum(phases.values())
+    spent = [(name, duration(seconds), f"{100 * seconds / whole:.0f} %") for name, seconds in phases.items()]
+    times = ["", table(("phase", "time", "share"), spent, right=(1, 2), width=width)] if spent else []
+    return "\n".join([shown, *times, "", _total_line(report)])
 
 
 def run_table_markdown(report: MatrixReport, variants: Variants) -> str:
@@ -335,17 +341,16 @@ def _install_lines(configs: Sequence[ConfigRun], *, rehearsal: bool, env: Mappin
     if channels:
         channel, names = list(channels.items())[-1]
         specs = [SPEC if SPEC in names else names[-1]] if rehearsal else names
-        yield f"install  {install_command(channel, specs, env, only=rehearsal)}"
+        yield f"install  {install_command(channel.absolute().as_uri(), specs, env, only=rehearsal)}"
 
 
-def install_command(channel: Path, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
+def install_command(url: str, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
     """Return the command that installs packages from a channel, with the installer that the machine has.
 
     ``only`` is True for a channel that has all dependencies, and excludes others.
     """
     installer = next((name for name in ("mamba", "conda", "micromamba", "pixi") if _is_on_path(name, env)), "kiln")
-    name, url = specs[0] if only else "NAME", channel.absolute().as_uri()
-    words = " ".join(specs)
+    name, words = specs[0] if only else "NAME", " ".join(specs)
     if installer == "pixi":
         more = "" if only else " --channel conda-forge"
         return f"pixi global install --environment {name} --channel {url}{more} {words}"

@@ -83,7 +83,8 @@ class PlainView(AbstractContextManager["PlainView"]):
         self._state.add_output_line(config, step, line)
         stage = step.partition(": ")[0]  # of a worker's preparation, whose tasks would fill pages
         if step and (output is None or output.step.partition(": ")[0] != stage):
-            self._print_progress(config, self._state.latest_step(config))
+            number = self._state.step_number(config)
+            self._print_progress(config, unindented_terminal_line(step) + (f" ({number})" if number else ""))
         if line and self._verbosity is Verbosity.VERBOSE:
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 

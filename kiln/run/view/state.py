@@ -180,10 +180,14 @@ class RunState:
         """Return the latest step of a config, with its number where it is known: ``5/15 build app``."""
         if config not in self.outputs:
             return ""
-        step, run = unindented_terminal_line(self.outputs[config].step), self.configs.get(config)
-        if not step or run is None or run.expected_steps <= len(run.steps):
-            return step
-        return f"{len(run.steps) + 1}/{run.expected_steps} {step}"
+        step, number = unindented_terminal_line(self.outputs[config].step), self.step_number(config)
+        return f"{number} {step}" if step and number else step
+
+    def step_number(self, config: str) -> str:
+        """Return the number of the present step and of all steps of a config: ``5/15``; empty where unknown."""
+        run = self.configs.get(config)
+        is_known = run is not None and run.expected_steps > len(run.steps)
+        return f"{len(run.steps) + 1}/{run.expected_steps}" if run is not None and is_known else ""
 
     def progress_or_last_line(self, config: str) -> str:
         """Return the progress of the compile, or else the last nonempty line of output, rather than of a trace."""

@@ -172,6 +172,8 @@ def test_repeated_beginnings_of_a_secret_take_bounded_time(mask: Mask, hostile: 
         ("grpcs://u:p@ss@host:9092", "grpcs://***@host:9092"),
         ("https://host/t/tk-123/channel/linux-64", "https://host/t/***/channel/linux-64"),
         ("https://host/conda/t/tk-123/channel", "https://host/conda/t/***/channel"),
+        ("file:///home/t/me/channel", "file:///home/t/me/channel"),
+        ("see https://x.example and file:///t/me/x", "see https://x.example and file:///t/me/x"),
         ("GET /t/us-1b2c3d4e-1111-2222-3333-444455556666/x", "GET /t/***/x"),
         ("https://s3/x?X-Amz-Credential=AK&X-Amz-Signature=ab12&part=1", "https://s3/x?X-Amz-Credential=***&X-Amz-Signature=***&part=1"),
         ("https://host/x?a=1&amp;token=abc#top", "https://host/x?a=1&amp;token=***#top"),

@@ -68,3 +68,16 @@ def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> 
         (feedstock.config_folder / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
     assert publish.feedstock_platforms(feedstock) == {"linux-64", "linux-aarch64"}
     assert publish.feedstock_platforms(Feedstock(root=tmp_path / "elsewhere")) == frozenset()
+
+
+def test_a_publication_ends_with_its_channel_and_the_command_that_installs_from_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "mamba").touch(mode=0o755)
+    paths = ("linux-64/lib-a-1.0-h1_0.conda", "noarch/app-1.0-0.conda", "noarch/app-1.0-0.conda.sigs")
+    lines = publish.channel_and_install_lines("https://me:secret@host.example/c", paths, tmp_path)
+    assert lines == (
+        "channel  https://host.example/c",
+        "install  mamba create -n NAME -c https://host.example/c lib-a app",
+    )

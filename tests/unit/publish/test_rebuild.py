@@ -145,6 +145,7 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
         "engine": "rattler-build",
         "container": "docker",
         "commit": "c0ffee",
+        "phases": {"script": 1.0},
         "configs": [{**entry, "error": None}],
         **changes,
     }

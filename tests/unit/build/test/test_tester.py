@@ -150,4 +150,4 @@ def test_requirements_that_the_channels_lack_are_noted() -> None:
     output = dataclasses.replace(OUTPUT, tests=(test,))
     (step,) = dataclasses.replace(TESTER, available={"a", "numpy"}).plan_tests(output)
     assert step.specs == ("a ==1.0 py311_0", "numpy >=2")
-    assert step.notes == ("tested without gcc, which this channel lacks",)
+    assert step.notes == ("tested without what this channel lacks: gcc",)

@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from kiln.run.report.text import as_junit, built_packages_text, install_command, lay_out_grid
+from kiln.run.report.text import as_junit, built_packages_text, install_command, lay_out_grid, run_table_text
 from kiln.state.results import Artifact, ConfigState, PackageReport, StepReport, TestReport, TestVerdict
 from tests import runs
 from tests.unit.run.view.run import a_config, a_run
@@ -110,7 +110,7 @@ INSTALLERS = [
 @pytest.mark.parametrize(("names", "command"), INSTALLERS)
 def test_the_command_is_for_the_installer_that_is_there(names: str, command: str, tmp_path: Path) -> None:
     env = {"PATH": str(installers(names, tmp_path))}
-    assert install_command(Path("/c"), ["a"], env, only=True) == command
+    assert install_command("file:///c", ["a"], env, only=True) == command
 
 
 def test_several_rehearsed_configs_end_in_one_table_with_a_channel_each() -> None:
@@ -235,3 +235,16 @@ def test_failed_and_missing_tests_of_a_package_are_told() -> None:
     assert counts(suite) == {"tests": 7, "failures": 1, "errors": 0, "skipped": 2}
     assert [item.text for item in suite.iter("failure")] == ["import fails"]
     assert [item.get("message") for item in suite.iter("skipped")] == ["the package has no tests", "import fails"]
+
+
+def test_the_table_of_a_run_has_where_its_time_went() -> None:
+    lines = run_table_text(runs.worked_through(["a"]), {}, 80).splitlines()
+    start = next(index for index, line in enumerate(lines) if line.split() == ["phase", "time", "share"])
+    assert [line.split()[0] for line in lines[start + 2 : start + 7]] == [
+        "wait",
+        "download",
+        "install",
+        "script",
+        "test",
+    ]
+    assert lines[start + 5].split() == ["script", "2", "h", "47", "min", "90", "%"]

@@ -282,3 +282,17 @@ def test_a_failure_has_the_line_of_its_cause_and_of_many_failures_each_has_one_l
         "",
         *(f"✗ {name}: failed, a.c:1: error: no" for name in "def"),
     ]
+
+
+def test_a_plain_step_has_its_number_once_it_is_known() -> None:
+    stream = io.StringIO()
+    with PlainView(stream) as view:
+        view.run_began(a_run(a_config("a", ConfigState.RUNNING)))
+        view.output_line_received("a", "render", "")
+        done = StepReport(title="render", seconds=1.0)
+        view.config_changed(a_config("a", ConfigState.RUNNING, steps=(done,), expected_steps=9))
+        view.output_line_received("a", "compile", "")
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()[-2:]] == [
+        "▸ a: render",
+        "▸ a: compile (2/9)",
+    ]
