@@ -153,7 +153,7 @@ def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
     """Yield a failure's reason, the last lines of the step unless the reason explains itself, and the log's path."""
     yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
     reason = [unindented_terminal_line(line) for line in config.reason.splitlines()]
-    yield from (f"  {line}" for line in reason if line)
+    yield from (f"    {line}" if line.startswith("| ") else f"  {line}" for line in reason if line not in {"", "|"})
     if len(reason) < 2:
         yield from (f"    | {line}" for line in run.last_output_lines(config.config))
     if config.log is not None:
