@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 CONVERTER = 2  # raise it when the same wheel gives another package
 _WORKERS = 2
+_SCRIPT = b"#!python"
 _PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
 _LEGACY = lazy_pattern(r"manylinux(?:1|2010|2014)(?=_)")
 _MANYLINUX = lazy_pattern(r"manylinux_(\d+)_(\d+)_")
@@ -209,12 +210,16 @@ class _StoppableStream:
 def _add_member(archive: PackageWriter, wheel: Wheel, member: WheelMember, path: str, stop: Event) -> None:
     if PurePosixPath(path).parts[0] == "info" or path in archive:
         raise broken_wheel_error(wheel.path, f"its member {member.path!r} would overwrite {path!r}")
-    if path.startswith("bin/") and ".data/scripts/" in member.path:
+    is_program = path.startswith("bin/") and ".data/scripts/" in member.path
+    with wheel.open_member(member.path) as source:
+        is_script = is_program and source.read(len(_SCRIPT)) == _SCRIPT
+    if is_script:
         text = _PYTHON_SHEBANG.sub(f"#!{PLACEHOLDER}/bin/python".encode(), wheel.read_member(member.path))
         archive.add_bytes(path, text, executable=True)
         return
+    executable = member.executable or is_program  # a compiled program may be as large as maturin
     with wheel.open_member(member.path) as source:
-        archive.add_stream(path, _StoppableStream(source=source, stop=stop), member.size, executable=member.executable)
+        archive.add_stream(path, _StoppableStream(source=source, stop=stop), member.size, executable=executable)
 
 
 def _python_install_path(member: WheelMember, wheel: Wheel, target: PackageTarget) -> str | None:

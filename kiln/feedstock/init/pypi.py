@@ -369,14 +369,24 @@ def _list_or_single_as_texts(value: Any) -> tuple[str, ...]:
 
 def _conda_specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
     """Yield valid match specs, with a space after the name."""
-    for value in values:
+    for whole in map(str, values):
+        value, _, marker = whole.partition(";")  # the generator leaves it in requirements of the build
+        if marker and not _is_true_here(marker):
+            continue
         try:
-            spec = MatchSpec.parse(str(value))
+            spec = MatchSpec.parse(value.strip())
         except ValueError as error:
-            raise DownloadFailed(f"{str(value)[:80]!r} is not a requirement", why=str(error)) from error
-        version = str(value).strip().partition("[")[0][len(spec.name) :].strip()
+            raise DownloadFailed(f"{whole[:80]!r} is not a requirement", why=str(error)) from error
+        version = value.strip().partition("[")[0][len(spec.name) :].strip()
         version = re.sub(r"==(?=[\w.]+\.\*)", "", version)  # conda warns about == with a wildcard
         yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
+
+
+def _is_true_here(marker: str) -> bool:
+    try:
+        return Marker(marker).evaluate({"extra": ""})
+    except (InvalidMarker, KeyError, ValueError):
+        return True
 
 
 def _versioned_url_and_sha256_of_source(value: Any, name: str) -> tuple[str, str]:

@@ -173,8 +173,8 @@ def failure_lines(run: RunState, config: ConfigRun) -> Iterator[str]:
     The last lines are left out if the reason explains itself, or the cause is one that kiln knows.
     """
     yield f"{SIGNS[config.state]} {run.config_label(config.config)}: {config.state.value}"
-    reason = [text for line in config.reason.splitlines() if (text := unindented_terminal_line(line))]
-    yield from (f"  {line}" for line in reason)
+    reason = [text for line in config.reason.splitlines() if (text := unindented_terminal_line(line)) not in {"", "|"}]
+    yield from (f"    {line}" if line.startswith("| ") else f"  {line}" for line in reason)
     causes = read_log(config).causes
     yield from (f"  log, line {cause.line}: {cause.text}" for cause in causes if cause.text not in config.reason)
     if len(reason) < 2 and not any(cause.cause for cause in causes):

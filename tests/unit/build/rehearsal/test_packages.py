@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 from threading import Event
@@ -14,6 +15,7 @@ import pytest
 from kiln.base import files as base_files
 from kiln.base.errors import BrokenPackage, DiskFull, Interrupted
 from kiln.build.rehearsal import packages as rehearsal_packages
+from kiln.build.rehearsal import wheels
 from kiln.build.rehearsal.packages import (
     NAME,
     PackageTarget,
@@ -136,6 +138,17 @@ def test_a_script_of_the_wheel_gets_the_prefixs_python_and_its_license_is_packag
     assert content(package, "info/licenses/LICENSE") == b"all of it"
     assert content(package, "bin/a").decode() == f"#!{PLACEHOLDER}/bin/python\nprint(1)\n"
     assert content(package, "bin/b").decode() == "#!/bin/sh\n#!python\n"
+
+
+def test_a_compiled_program_may_be_larger_than_what_is_read_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheels, "_MAX_METADATA", 200)
+    program = "\x7fELF" + "x" * 1000
+    package = converted(tmp_path, {**contents(), "small-1.2.data/scripts/tool": program})
+    assert content(package, "bin/tool").decode() == program
+    paths = json.loads(content(package, "info/paths.json"))["paths"]
+    assert [entry["size_in_bytes"] for entry in paths if entry["_path"] == "bin/tool"] == [len(program)]
 
 
 def test_the_record_lists_the_installed_files_for_pythons_tools(tmp_path: Path) -> None:

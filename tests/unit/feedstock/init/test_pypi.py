@@ -86,6 +86,12 @@ def test_the_facts_are_those_of_the_generated_recipe() -> None:
     assert [note.partition(":")[0] for note in project.notes] == ["tests", "conda's table of names could not be read"]
 
 
+def test_a_requirement_of_the_build_may_have_a_marker() -> None:
+    rows = "- flit_core<4; implementation_name == 'cpython'\n  - odd>=1; sys_platform == 'nothing'"
+    project = pypi.project_from_generated_recipe(GENERATED.replace("- flit_core<4", rows), mapped=False)
+    assert project.host == ("pip", "flit-core <4")
+
+
 def test_names_that_the_generator_mapped_stay() -> None:
     assert "flatbuffers >=1.0" in pypi.project_from_generated_recipe(GENERATED, mapped=True).run
 
