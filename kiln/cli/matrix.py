@@ -6,9 +6,6 @@ import json
 import os
 import sys
 import textwrap
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.base.errors import (
@@ -17,7 +14,6 @@ from kiln.base.errors import (
     PinningNeeded,
     UnknownConfig,
     UnsafeTemplate,
-    UnsupportedPython,
     UsageError,
 )
 from kiln.cli import pinning as cli_pinning
@@ -28,6 +24,7 @@ from kiln.cli.output import print_folded, print_notes, terminal_width
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from kiln.recipe.feedstock import BuildConfig
     from kiln.recipe.rendered import Output, RenderedConfig, Script
@@ -139,9 +136,6 @@ def labeled_lines(label: str, items: list[str], *, apart: bool = False) -> list[
     return [line.replace(_NBSP, " ") for line in lines]
 
 
-_TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
-
-
 class MatrixSource(NamedTuple):
     """A tree of files that define a matrix, and the pinning to expand it with."""
 
@@ -176,7 +170,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
             text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
-        with extracted_git_revision(root, options.diff) as before:
+        from kiln.feedstock.difference import extracted_git_revision
+
+        env = variables_of_names(os.environ, ("PATH", "HOME"))
+        with extracted_git_revision(root, options.diff, env=env) as before:
             try:
                 variant_file = cli_pinning.run_with_pinning(options, root, lambda file: file)
             except PinningNeeded as error:
@@ -260,30 +257,6 @@ def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
     """Return the keys whose values differ between configs."""
     keys = sorted({key for config in configs for key in config.variant})
     return [key for key in keys if len({config.variant.get(key) for config in configs}) > 1]
-
-
-@contextmanager
-def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
-    """Provide a temporary tree of the files that define the matrix at a git revision."""
-    import tarfile
-    import tempfile
-
-    from kiln.base import git
-
-    if not hasattr(tarfile, "data_filter"):
-        raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
-
-    with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
-        archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        git_output = partial(git.output, root, env=variables_of_names(os.environ, ("PATH", "HOME")))
-        commit = git_output("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
-        names = [name for name in git_output("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
-        if "recipe" not in names:
-            raise UsageError(f"{revision} has no recipe in {root}")
-        git_output("archive", "--format=tar", "-o", str(archive), commit, *names)
-        with tarfile.open(archive) as file:
-            file.extractall(tree, filter="data")
-        yield tree
 
 
 def matrix_changes(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:
