@@ -56,7 +56,10 @@ def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Resul
         return compile_(str(node))
     except MalformedExpression as error:
         at = Place(file=RECIPE, line=node.line + error.line, column=node.column)
-        raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
+        what, hint = f"malformed expression {str(node)[:80]!r}", "close all parentheses and quotes, without ${{ }}"
+        if is_template(node):
+            hint = "an expression is ${{ NAME }}, on one line and closed"
+        raise TemplateFault(what, at=at, why=str(error), hint=hint) from error
 
 
 def evaluate_scalar(
