@@ -69,7 +69,8 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
     feedstock = load(root)
     names = options.configs or feedstock.config_names
     if not names:
-        raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
+        hint = "kiln rerender writes them, and none for a recipe that skips everything"
+        raise UnknownConfig("no configs in .ci_support", hint=hint)
     configs = {name: config_file.read_config(feedstock, name) for name in names}
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
     recipe_checks.require_pins_of_outputs(feedstock, rendered.values())

@@ -167,6 +167,13 @@ def test_what_has_no_meaning_is_refused_by_name_and_line(text: str, line: int, w
     assert (caught.value.at.file, caught.value.at.line) == ("recipe/recipe.yaml", line)
 
 
+def test_a_selector_of_boas_format_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        one(tmp_path, f"{HEAD}requirements:\n  host:\n    - sel(unix): b\n")
+    assert caught.value.why == "it is a selector of boa's former recipe format"
+    assert caught.value.hint == "write '- if: unix', and 'then: ...' below it"
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "context: {}\n", "outputs: {a: b}\n", "outputs:\n  - name: x\n"])
 def test_what_is_no_recipe_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(KilnError) as caught:
