@@ -218,6 +218,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln build``."""
     add_config_selection_arguments(parser)
     parser.add_argument(
+        "--changed",
+        action="store_true",
+        help="build the configs of which a package differs since --since: in the recipe, its files, the config or "
+        "conda-forge.yml",
+    )
+    parser.add_argument(
+        "--since", metavar="REV", default="HEAD", help="the git revision that --changed compares with (default: HEAD)"
+    )
+    parser.add_argument(
         "-j", "--jobs", metavar="N", type=int, default=1, help="build N configs in parallel (default: 1)"
     )
     parser.add_argument("--rebuild", action="store_true", help="rebuild configs that are already finished")

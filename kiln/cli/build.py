@@ -124,11 +124,16 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     from kiln.cli.options import run_options, selected_configs
     from kiln.run.plan import plan_as_text
 
+    if options.changed and (options.all or options.failed):
+        other = "--all" if options.all else "--failed"
+        raise UsageError(f"--changed and {other} exclude each other", hint="remove one of them")
     if options.from_step is not None and options.rebuild:
         raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
     configs = selected_configs(feedstock, options)
     if not configs:
-        print("nothing to build: no config failed in the last run", file=sys.stderr)
+        print(
+            f"nothing to build: no config {'differs' if options.changed else 'failed in the last run'}", file=sys.stderr
+        )
         return 0
     chain = requested_job_chain(feedstock, options, configs)
     if chain is not None and (line := chain.already_finished_note()):

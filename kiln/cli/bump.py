@@ -62,8 +62,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(bump_as_json(plan, written=not options.dry_run), indent=2))
     else:
-        following = "" if options.hashes else "next: kiln rerender"
-        lines = (*bump_summary_lines(plan), *([make_pasteable(following, root)] if following else []))
+        following = "next: kiln build --changed" if options.hashes else "next: kiln rerender, then kiln build --changed"
+        lines = (*bump_summary_lines(plan, len(feedstock.config_names)), make_pasteable(following, root))
         print("".join(diff_lines(plan)) if options.dry_run else "\n".join(lines))
     return 0
 
@@ -147,13 +147,17 @@ def bump_as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
         "changes": changed_values(plan),
         "downloads": [download.display_name for download in plan.downloads],
         "unchanged": list(plan.unchanged),
+        "requirements": list(plan.requirements),
+        "touched": {config: list(names) for config, names in plan.touched.items()},
         "notes": list(plan.notes),
         "written": written,
     }
 
 
-def bump_summary_lines(plan: BumpPlan) -> Iterator[str]:
-    """Yield the lines of what was written."""
+def bump_summary_lines(plan: BumpPlan, total: int) -> Iterator[str]:
+    """Yield the lines of what was written, and of what follows; ``total`` is the number of configs."""
+    from kiln.base.text import count_text
+
     old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
     yield f"{plan.file}: version {versions}, build number {old if old == new else f'{old} -> {new}'}"
@@ -164,6 +168,16 @@ def bump_summary_lines(plan: BumpPlan) -> Iterator[str]:
         yield f"  line {change['line']}, {change['key']}: {old_value} -> {new_value}"
     for name in plan.unchanged:
         yield f"  unchanged: {name} does not depend on the version"
+    if plan.requirements:
+        yield f"upstream asks for other things than {plan.old}:"
+        yield from (f"  {line}" for line in plan.requirements)
+    if plan.touched:
+        yield f"it touches {count_text(len(plan.touched), 'config')} of {total}:"
+        groups: dict[tuple[str, ...], list[str]] = {}
+        for config, names in plan.touched.items():
+            groups.setdefault(names, []).append(config)
+        for names, configs in groups.items():
+            yield f"  {', '.join(names)}: in {', '.join(configs)}"
 
 
 def _shortened_value(value: str) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kiln.recipe.feedstock import Feedstock
 
 _BOM = "\ufeff"
+_REFUSED_BY_RULES = ("kiln-", "R-027")  # the ids of rules on what other commands refuse
 
 
 class LintResult(NamedTuple):
@@ -118,7 +119,7 @@ def refusals_and_warnings(feedstock: Feedstock, reported: list[LintMessage]) -> 
 
     refused, warned = limits.run_bounded(lambda: recipe_checks.faults_and_warnings(feedstock))
     said = {(message.at.file, message.at.line, message.text) for message in reported}
-    own = {(message.at.file, message.at.line) for message in reported if message.id.startswith("kiln-")}
+    own = {(message.at.file, message.at.line) for message in reported if message.id.startswith(_REFUSED_BY_RULES)}
     for severity, rule, errors in ((Severity.LINT, check.REFUSED, refused), (Severity.HINT, check.WARNED, warned)):
         for error in errors:
             at = error.at or Place(file=recipe_files(feedstock)[0])

@@ -6,9 +6,6 @@ import json
 import os
 import sys
 import textwrap
-from contextlib import contextmanager
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.base.errors import (
@@ -17,7 +14,6 @@ from kiln.base.errors import (
     PinningNeeded,
     UnknownConfig,
     UnsafeTemplate,
-    UnsupportedPython,
     UsageError,
 )
 from kiln.cli import pinning as cli_pinning
@@ -28,6 +24,7 @@ from kiln.cli.output import print_folded, print_notes, terminal_width
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from kiln.recipe.feedstock import BuildConfig
     from kiln.recipe.rendered import Output, RenderedConfig, Script
@@ -67,13 +64,16 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
     from kiln.feedstock import config_file
     from kiln.recipe import pins, render
     from kiln.recipe.feedstock import load
+    from kiln.run import recipe_checks
 
     feedstock = load(root)
     names = options.configs or feedstock.config_names
     if not names:
-        raise UnknownConfig("no configs in .ci_support", hint="kiln rerender writes them")
+        hint = "kiln rerender writes them, and none for a recipe that skips everything"
+        raise UnknownConfig("no configs in .ci_support", hint=hint)
     configs = {name: config_file.read_config(feedstock, name) for name in names}
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
+    recipe_checks.require_pins_of_outputs(feedstock, rendered.values())
     warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.key_fault_warnings(config)))
     if options.final:
         rendered = {name: pins.close_static_pins(config) for name, config in rendered.items()}
@@ -139,9 +139,6 @@ def labeled_lines(label: str, items: list[str], *, apart: bool = False) -> list[
     return [line.replace(_NBSP, " ") for line in lines]
 
 
-_TREE = ("recipe", "conda-forge.yml", ".ci_support")  # the files that define a matrix
-
-
 class MatrixSource(NamedTuple):
     """A tree of files that define a matrix, and the pinning to expand it with."""
 
@@ -176,7 +173,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
             text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
         notes += [note] if note else []
     else:
-        with extracted_git_revision(root, options.diff) as before:
+        from kiln.feedstock.difference import extracted_git_revision
+
+        env = variables_of_names(os.environ, ("PATH", "HOME"))
+        with extracted_git_revision(root, options.diff, env=env) as before:
             try:
                 variant_file = cli_pinning.run_with_pinning(options, root, lambda file: file)
             except PinningNeeded as error:
@@ -260,30 +260,6 @@ def varying_keys(configs: Sequence[BuildConfig]) -> list[str]:
     """Return the keys whose values differ between configs."""
     keys = sorted({key for config in configs for key in config.variant})
     return [key for key in keys if len({config.variant.get(key) for config in configs}) > 1]
-
-
-@contextmanager
-def extracted_git_revision(root: Path, revision: str) -> Iterator[Path]:
-    """Provide a temporary tree of the files that define the matrix at a git revision."""
-    import tarfile
-    import tempfile
-
-    from kiln.base import git
-
-    if not hasattr(tarfile, "data_filter"):
-        raise UnsupportedPython("this Python cannot unpack a revision safely", hint="3.10.12, 3.11.4 or newer can")
-
-    with tempfile.TemporaryDirectory(prefix="kiln-matrix-") as folder:
-        archive, tree = Path(folder, "tree.tar"), Path(folder, "tree")
-        git_output = partial(git.output, root, env=variables_of_names(os.environ, ("PATH", "HOME")))
-        commit = git_output("rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}").strip()
-        names = [name for name in git_output("ls-tree", "--name-only", commit).splitlines() if name in _TREE]
-        if "recipe" not in names:
-            raise UsageError(f"{revision} has no recipe in {root}")
-        git_output("archive", "--format=tar", "-o", str(archive), commit, *names)
-        with tarfile.open(archive) as file:
-            file.extractall(tree, filter="data")
-        yield tree
 
 
 def matrix_changes(before: Sequence[BuildConfig], after: Sequence[BuildConfig]) -> dict[str, Any]:

@@ -139,6 +139,8 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     The default of a rehearsal is the only config, or the CPU config of the machine's Python.
     """
     names = matching_configs(feedstock, options)
+    if getattr(options, "changed", False):
+        return _changed_configs(feedstock, options, names)
     if options.configs and not options.failed:
         return names
     if options.failed:
@@ -168,6 +170,26 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     with contextlib.suppress(KilnError):  # the CPU config of the running Python, if there is one
         default = cpu_config_for_python(feedstock, f"{sys.version_info.major}.{sys.version_info.minor}", names).name
     return (prompt_for_config(names, default),)
+
+
+def _changed_configs(feedstock: Feedstock, options: argparse.Namespace, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the configs of which a package differs since a git revision, and that this machine can build."""
+    from kiln.feedstock.difference import changed_outputs, extracted_git_revision
+    from kiln.recipe.feedstock import load
+    from kiln.run import checks
+
+    env = variables_of_names(os.environ, ("PATH", "HOME"))
+    with extracted_git_revision(feedstock.root, options.since, env=env) as before:
+        changed = changed_outputs(load(before), feedstock)
+    found = tuple(name for name in names if name in changed)
+    print(f"{len(found)} of {len(names)} configs differ since {options.since}", file=sys.stderr)
+    if not found:
+        return ()
+    containers = getattr(options, "container", None) != "none"
+    found, note = checks.buildable_configs(feedstock, found, rehearsal=options.rehearsal, containers=containers)
+    if note:
+        print(note, file=sys.stderr)
+    return found
 
 
 def failed_configs(names: tuple[str, ...], states: Mapping[str, ConfigState]) -> tuple[str, ...]:

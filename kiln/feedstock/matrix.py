@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import limits
-from kiln.base.errors import PinningNeeded, VariantFault
+from kiln.base.errors import KilnError, PinningNeeded, VariantFault, raise_all
 from kiln.base.patterns import lazy_pattern
 from kiln.base.yaml import as_text
 from kiln.feedstock import job_settings
@@ -66,8 +66,23 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
 def _expand_configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildConfig, ...], Doubts]:
     doubts: Doubts = {}
     expansion = _MatrixExpansion(feedstock, pinning, doubts)
-    configs_by_name = {config.name: config for job in expansion.forge.jobs for config in expansion.configs_of_job(job)}
+    configs_by_name: dict[str, BuildConfig] = {}
+    faults: dict[str, tuple[KilnError, list[str]]] = {}
+    for job in expansion.forge.jobs:
+        try:
+            configs_by_name |= {config.name: config for config in expansion.configs_of_job(job)}
+        except KilnError as error:
+            faults.setdefault(str(error), (error, []))[1].append(f"{job.system}-{job.arch}")
+    raise_all([_error_of_platforms(*fault, len(expansion.forge.jobs)) for fault in faults.values()])
     return tuple(configs_by_name[name] for name in sorted(configs_by_name)), doubts
+
+
+def _error_of_platforms(error: KilnError, platforms: list[str], total: int) -> KilnError:
+    """Return an error with the platforms that have it, unless these are all."""
+    if len(platforms) == total:
+        return error
+    why = "; ".join(filter(None, (error.why, f"only for {', '.join(sorted(platforms))}")))
+    return type(error)(error.what, at=error.at, why=why, hint=error.hint, others=error.others)
 
 
 def variant_file_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[str, Any]]:

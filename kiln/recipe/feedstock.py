@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base import files
 from kiln.base.errors import FeedstockNotFound, RecipeFault, UsageError
+from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
 from kiln.base.system.files import file_content_stamp
 
@@ -138,6 +140,9 @@ def _parse_setting_place(text: str) -> Place | None:
 _UNUSABLE = "\\x00-\\x1f\\x7f\"'$`\ud800-\udfff" + ("" if os.sep == "\\" else "\\\\")
 
 
+_RECIPE_FOLDER = lazy_pattern(r"^recipe_dir:[ \t]*['\"]?([\w./-]+)", re.MULTILINE)
+
+
 def load(root: Path) -> Feedstock:
     """Return the feedstock at ``root``.
 
@@ -155,6 +160,10 @@ def load(root: Path) -> Feedstock:
     reason = "no such folder" if not root.is_dir() else "it has neither recipe/meta.yaml nor recipe/recipe.yaml"
     parent = next((parent for parent in feedstock.root.parents if _has_recipe(Feedstock(root=parent))), None)
     hint = f"-C {parent}" if parent else "name the feedstock's folder with -C, or make one: kiln init NAME"
+    with contextlib.suppress(OSError, ValueError):
+        if match := _RECIPE_FOLDER.search(feedstock.conda_forge_yml.read_text(encoding="utf-8")):
+            reason = f"{reason}, and conda-forge.yml's recipe_dir has no effect in kiln"
+            hint = f"rename {match[1]} to recipe, and remove recipe_dir"
     raise FeedstockNotFound("not a feedstock", at=Place(file=str(root)), why=reason, hint=hint)
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files, limits
 from kiln.base.system.machine import MachineResources
 from kiln.base.text import duration
-from kiln.build.engine import recipe as engine_recipe
 from kiln.build.executor import environment
 from kiln.build.job import job
 from kiln.build.job.job import HOST, ConfigJob, RunOptions, require_known_step
@@ -218,11 +217,7 @@ def check_recipe(
         check()
     checks.refuse_ineffective_remote_options(feedstock, renderings, options)
     notes = list(dict.fromkeys(str(warning) for rendered in renderings for warning in rendered.warnings))
-    passed = {name for rendered in renderings for name in engine_recipe.config_caller_variable_names(rendered)}
-    notes += (
-        f"{name} is not set: the scripts to which the recipe gives it go without"
-        for name in sorted(passed - options.client.keys())
-    )
+    notes += map(str, recipe_checks.unset_variable_warnings(feedstock, renderings, options.client))
     if changes := rerender.matrix_difference(feedstock):
         notes.append(f".ci_support is not up to date with the recipe and the variant files ({changes}): kiln rerender")
     notes += settings.no_effect_notes(feedstock.conda_forge_yml)

@@ -19,9 +19,11 @@ from kiln.base.errors import (
     did_you_mean,
     raise_all,
 )
+from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
 from kiln.base.yaml import PlacedText
 from kiln.build.engine import patches
+from kiln.build.engine import recipe as engine_recipe
 from kiln.build.engine.scripts import COMMANDS
 from kiln.build.job.job import channel_sources
 from kiln.compat.combination import Combination, DoctorResult, Finding, Verdict
@@ -39,8 +41,9 @@ from kiln.recipe.variants.files import cuda_version_of_config
 
 if TYPE_CHECKING:
     import configparser
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
+    from re import Pattern
 
     from kiln.recipe.feedstock import BuildConfig, Feedstock
     from kiln.recipe.rendered import RenderedConfig
@@ -116,6 +119,7 @@ def checks_of_renderings(
     """Yield the checks of a plan that need its renderings; each raises what it refuses."""
     stagings = check_keys_and_find_stagings(feedstock)
     sources = dict.fromkeys(patch for rendered in renderings for item in rendered.sources for patch in item.patches)
+    yield lambda: require_pins_of_outputs(feedstock, renderings)
     yield lambda: require_independent_stagings(renderings, stagings)
     yield lambda: require_compatible_versions(feedstock, renderings)
     yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
@@ -198,6 +202,7 @@ def _expand(feedstock: Feedstock, survey: _Survey) -> tuple[BuildConfig, ...]:
     return configs if own or not needs else ()
 
 
+_PASSES = lazy_pattern(r"\b(?:script_env|secrets)\b")
 LATE = "${{"  # of folders that only the build knows
 
 
@@ -241,6 +246,36 @@ def require_independent_stagings(renderings: Iterable[RenderedConfig], places: M
                 )
 
 
+def require_pins_of_outputs(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse pins of outputs that a config does not have, and pins of its own outputs as if they were of others."""
+    faults: dict[tuple[str, str], RecipeFault] = {}
+    for rendered in renderings:
+        names = {output.name for output in rendered.outputs}
+        for output in rendered.outputs:
+            needs = {package_name(spec) for spec in (*output.requirements.build, *output.requirements.host)}
+            for _, _, pin in output.pins:
+                if pin.subpackage and pin.name not in names:
+                    what = f"{output.name} pins {pin.name!r} with pin_subpackage, but the config has no such output"
+                    hint = did_you_mean(pin.name, names) or "use pin_compatible for packages of other recipes"
+                elif not pin.subpackage and not pin.spec and pin.name in names - needs:
+                    what = f"{output.name} pins {pin.name!r}, an output of this recipe, with pin_compatible"
+                    hint = f"use pin_subpackage, or require {pin.name} in host"
+                else:
+                    continue
+                at = _place_of_pin(feedstock.root, rendered.file, pin.name)
+                faults.setdefault((output.name, pin.name), RecipeFault(what, at=at, hint=hint))
+    raise_all(list(faults.values()))
+
+
+def _place_of_pin(root: Path, file: str, name: str) -> Place:
+    """Return the place of the first pin of a package; the recipe alone for a name that a template makes."""
+    call = re.compile(rf"\bpin_(?:subpackage|compatible)\b[^)]*[\"'\s]{re.escape(name)}(?![\w.-])")
+    for number, line in enumerate((root / file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if match := call.search(line):
+            return Place(file=file, line=number, column=match.start() + 1)
+    return Place(file=file)
+
+
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
     """Require the scripts, patches and local sources that a recipe names."""
     names = dict.fromkeys(
@@ -272,14 +307,37 @@ def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]
     yield from (("script", script.file) for script in scripts if script.file is not None)
 
 
-def _path_position_in_recipe(root: Path, file: str, name: str) -> Place:
-    """Return the place of a path in the recipe; the recipe alone for a path that a template makes."""
+def _path_position_in_recipe(root: Path, file: str, name: str, after: Pattern[str] | None = None) -> Place:
+    """Return the place of a path in the recipe; the recipe alone for a path that a template makes.
+
+    ``after`` is the pattern of the lines from one of which on the name counts.
+    """
     word = re.compile(rf"(?<![\w./-]){re.escape(name)}(?![\w./-])")
     lines = (root / file).read_text(encoding="utf-8", errors="replace").splitlines()
+    counts = after is None
     for number, line in enumerate(lines, 1):
-        if match := word.search(line.partition(" #")[0]):
+        counts = counts or bool(after and after.search(line))
+        if counts and (match := word.search(line.partition(" #")[0])):
             return Place(file=file, line=number, column=match.start() + 1)
     return Place(file=file)
+
+
+def unset_variable_warnings(
+    feedstock: Feedstock, renderings: Iterable[RenderedConfig], variables: Container[str]
+) -> tuple[RecipeFault, ...]:
+    """Return a warning for each of the caller's variables that a recipe passes to scripts, and that is not set."""
+    passed = ((rendered.file, engine_recipe.config_caller_variable_names(rendered)) for rendered in renderings)
+    names = {(name, file) for file, variable_names in passed for name in variable_names}
+    return tuple(
+        RecipeFault(
+            f"{name} is not set: the scripts to which the recipe gives it go without",
+            at=_path_position_in_recipe(feedstock.root, file, name, after=_PASSES),
+            why="conda-build drops it without a word",
+            hint=f"export {name} before the build, or take it out of the recipe",
+        )
+        for name, file in sorted(names)
+        if name not in variables
+    )
 
 
 # The outputs that have TensorFlow's version, and Serving's.

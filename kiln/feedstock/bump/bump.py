@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base import files, http, limits
-from kiln.base.errors import DownloadFailed, NotWritable, RecipeFault
+from kiln.base.errors import DownloadFailed, KilnError, NotWritable, RecipeFault, UnsafeTemplate
 from kiln.base.position import Place
 from kiln.base.yaml import read_text
 from kiln.feedstock.bump import changes, upstream
-from kiln.feedstock.bump.changes import BumpPlan
+from kiln.feedstock.bump.changes import BumpPlan, SourceDownload
 from kiln.feedstock.bump.literals import (
     Literal,
     SourceView,
@@ -24,14 +26,14 @@ from kiln.feedstock.bump.literals import (
     url_literals,
     views_with_values,
 )
+from kiln.feedstock.bump.requirements import requirement_changes, requirements_of_archive
 from kiln.feedstock.bump.views import MetaYamlText, RecipeYamlText
+from kiln.feedstock.difference import changed_outputs, with_recipe_text
 from kiln.recipe.feedstock import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
-    from kiln.feedstock.bump.changes import SourceDownload
     from kiln.feedstock.bump.literals import RecipeText, Views
     from kiln.feedstock.bump.upstream import OnFile, UpstreamVersion
     from kiln.recipe.feedstock import Feedstock
@@ -79,6 +81,7 @@ def plan_version_bump(feedstock: Feedstock, text: str, target: str) -> BumpPlan:
         downloads=downloads,
         unchanged=unchanged,
         pins=pins,
+        former=changes.former_urls(views, views_with_values(recipe, edits), downloads),
         notes=(*([note] if note else ()), *_unchanged_output_notes(after, old)),
     )
 
@@ -184,10 +187,14 @@ def prepare_version_bump(feedstock: Feedstock, target: str, *, env: Mapping[str,
                 return moved
         return None
 
-    digests, notes = upstream.hashes_of_downloads(
-        plan.downloads, feedstock.recipe, env=env, on_file=on_file, elsewhere=elsewhere
-    )
-    plan = replace(plan, edits=_with_addresses(plan.edits, renamed))
+    with tempfile.TemporaryDirectory(prefix="kiln-bump-") as folder:
+        new = Path(folder, "new")
+        digests, notes = upstream.hashes_of_downloads(
+            plan.downloads, feedstock.recipe, env=env, on_file=on_file, elsewhere=elsewhere, keep=new
+        )
+        requirements, note = _changed_requirements(plan.former, new, feedstock.recipe, env, on_file)
+    notes = (*notes, *([note] if note else []))
+    plan = replace(plan, edits=_with_addresses(plan.edits, renamed), requirements=requirements)
     commits, unchanged = upstream.new_pinned_commits(plan, feedstock.recipe, env=env)
     plan = replace(
         plan,
@@ -197,6 +204,29 @@ def prepare_version_bump(feedstock: Feedstock, target: str, *, env: Mapping[str,
         notes=(*plan.notes, *notes),
     )
     limits.run_bounded(lambda: verify_changed_text(feedstock, plan))
+    return _with_touched_outputs(feedstock, plan)
+
+
+def _changed_requirements(
+    urls: tuple[str, ...], new: Path, folder: Path, env: Mapping[str, str], on_file: OnFile
+) -> tuple[tuple[str, ...], str]:
+    """Return what the new archive of a source requires otherwise than the old one, and a note where that is unknown."""
+    old = new.with_name("old")
+    try:
+        if not (urls and new.is_file() and limits.run_bounded(lambda: requirements_of_archive(new))):
+            return (), ""
+        former = SourceDownload(source=SourceView(urls=urls))
+        upstream.hashes_of_downloads((former,), folder, env=env, on_file=on_file, keep=old)
+        return limits.run_bounded(lambda: requirement_changes(old, new)), ""
+    except (DownloadFailed, UnsafeTemplate) as error:  # the second for one that takes too much time or memory to read
+        why = f"{error.what}: {error.why}" if error.why else error.what
+        return (), f"what upstream requires is not compared with the old version ({why})"
+
+
+def _with_touched_outputs(feedstock: Feedstock, plan: BumpPlan) -> BumpPlan:
+    """Return a plan with the outputs that it touches; without, where the recipe renders only after a rerender."""
+    with contextlib.suppress(KilnError), with_recipe_text(feedstock, plan.changed_text) as after:
+        return replace(plan, touched=changed_outputs(feedstock, after))
     return plan
 
 
@@ -245,7 +275,7 @@ def prepare_build_bump(feedstock: Feedstock) -> BumpPlan:
         KilnError: the recipe is invalid, or a build number is computed.
     """
     text = _recipe_text(feedstock)
-    return limits.run_bounded(lambda: plan_build_bump(feedstock, text))
+    return _with_touched_outputs(feedstock, limits.run_bounded(lambda: plan_build_bump(feedstock, text)))
 
 
 def prepare_hash_refresh(feedstock: Feedstock, *, env: Mapping[str, str], on_file: OnFile) -> BumpPlan:
@@ -261,7 +291,7 @@ def prepare_hash_refresh(feedstock: Feedstock, *, env: Mapping[str, str], on_fil
     digests, notes = upstream.hashes_of_downloads(plan.downloads, feedstock.recipe, env=env, on_file=on_file)
     plan = replace(plan, digests=digests, notes=notes)
     limits.run_bounded(lambda: verify_changed_text(feedstock, plan))
-    return plan
+    return _with_touched_outputs(feedstock, plan)
 
 
 def recipe_and_upstream_versions(

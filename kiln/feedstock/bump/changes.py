@@ -179,6 +179,17 @@ def source_changes(
     return files, tuple(same), tuple(pins)
 
 
+def former_urls(before: Views, after: Views, downloads: Sequence[SourceDownload]) -> tuple[str, ...]:
+    """Return the addresses that the first file of the downloads has before a bump; empty without one."""
+    first = next((download.source for download in downloads if download.source.urls), None)
+    for old, new in zip(before, after, strict=True):
+        if old is not None and new is not None and len(old.sources) == len(new.sources):
+            for one, other in zip(old.sources, new.sources, strict=True):
+                if first is not None and other.identity == first.identity:
+                    return one.urls
+    return ()
+
+
 def _sources_by_position(views: Views) -> Iterator[tuple[tuple[int, int], SourceView]]:
     """Yield the sources of all variants, each with the number of sources there, and its place among them."""
     for view in views:
@@ -408,7 +419,9 @@ class BumpPlan:
     """The edits of a recipe's text; the hashes follow from the ``downloads``.
 
     ``old`` and ``new`` are the versions, and ``numbers`` the build numbers of all packages, before and after.
-    ``unchanged`` names the sources that do not depend on the version; ``pins`` are those at a commit.
+    ``unchanged`` names the sources that do not depend on the version; ``pins`` are those at a commit. ``former`` are
+    the addresses at the old version of the first download. ``requirements`` are lines about what upstream asks for
+    otherwise, ``touched`` the names of the outputs that change, by config.
     """
 
     file: str
@@ -422,6 +435,9 @@ class BumpPlan:
     pins: tuple[SourceDownload, ...] = ()
     notes: tuple[str, ...] = ()
     digests: Mapping[Literal, str] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
+    touched: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def changed_text(self) -> str:

@@ -308,25 +308,30 @@ def hashes_of_downloads(
     env: Mapping[str, str],
     on_file: OnFile,
     elsewhere: Callable[[SourceDownload], SourceDownload | None] = lambda _: None,
+    keep: Path | None = None,
 ) -> tuple[dict[Literal, str], tuple[str, ...]]:
     """Return the new values of all hashes, and notes.
 
     ``folder`` is the recipe's, which local paths are relative to; ``on_file`` gets the name of each download, and is a
     context whose value gets its progress; ``elsewhere`` returns where else a file is that its addresses do not have.
+    The first file is kept as ``keep``.
     """
     values: dict[Literal, str] = {}
     notes: list[str] = []
     faults: list[DownloadFailed] = []
+    downloads = tuple(downloads)
+    kept = next((download for download in downloads if download.source.urls), None)
     for download in downloads:
+        target = keep if download is kept else None
         try:
             with on_file(download.display_name) as progress:
-                hashes, note = _hashes_of_download(download, folder, env, progress)
+                hashes, note = _hashes_of_download(download, folder, env, progress, target)
         except DownloadFailed as fault:
             moved = None if "cannot be reached" in fault.why else elsewhere(download)
             if moved is None:
                 faults.append(fault)
                 continue
-            hashes, note = _hashes_of_download(moved, folder, env, lambda _: None)
+            hashes, note = _hashes_of_download(moved, folder, env, lambda _: None, target)
             note = note or f"{download.display_name} does not exist; the recipe has {moved.display_name} now"
         notes += [note] if note else []
         for literal, algorithm in download.hashes:
@@ -340,12 +345,16 @@ def hashes_of_downloads(
 
 
 def _hashes_of_download(
-    download: SourceDownload, folder: Path, env: Mapping[str, str], progress: Callable[[str], None]
+    download: SourceDownload,
+    folder: Path,
+    env: Mapping[str, str],
+    progress: Callable[[str], None],
+    target: Path | None,
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
     if download.source.urls:
-        return _hashes_from_first_working_url(download.source.urls, algorithms, folder, env, progress)
+        return _hashes_from_first_working_url(download.source.urls, algorithms, folder, env, progress, target)
     if download.source.git:
         return _commit_of_revision(download, folder, env)
     return {}, f"{download.display_name} is not looked up: kiln asks git repositories alone"
@@ -357,12 +366,13 @@ def _hashes_from_first_working_url(
     folder: Path,
     env: Mapping[str, str],
     progress: Callable[[str], None],
+    target: Path | None,
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""
     reasons = []
     for url in itertools.chain(urls, _urls_on_package_index(urls, env)):
         try:
-            hashes = http.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress)
+            hashes = http.fetch_and_hash(url, folder, algorithms=algorithms, progress=progress, target=target)
         except DownloadFailed as fault:
             reasons.append(f"{url}: {fault.why}")
         else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kiln.base import files
 from kiln.base.errors import RecipeFault, TemplateFault, did_you_mean, raise_all
 from kiln.base.limits import errors
+from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
 from kiln.base.yaml import NULLS, PlacedText, is_integer, scalar_value
 from kiln.recipe.v1.expressions import (
@@ -59,7 +60,10 @@ def compile_scalar(node: PlacedText, compile_: Callable[[str], Result]) -> Resul
         return compile_(str(node))
     except MalformedExpression as error:
         at = Place(file=RECIPE, line=node.line + error.line, column=node.column)
-        raise TemplateFault("malformed expression", at=at, why=str(error), hint=f"it is {str(node)[:80]!r}") from error
+        what, hint = f"malformed expression {str(node)[:80]!r}", "close all parentheses and quotes, without ${{ }}"
+        if is_template(node):
+            hint = "an expression is ${{ NAME }}, on one line and closed"
+        raise TemplateFault(what, at=at, why=str(error), hint=hint) from error
 
 
 def evaluate_scalar(
@@ -78,17 +82,25 @@ def evaluate_scalar(
 
 def _misspelling_hint(what: CompiledExpression, scope: VariantScope) -> str:
     known = scope.known_names()
-    near = (did_you_mean(name, known) for name in sorted(what.names - known))
-    return next(filter(None, near), "")
+    missing = sorted(what.names - known)
+    near = next(filter(None, (did_you_mean(name, known) for name in missing)), "")
+    if near or not missing:
+        return near
+    return f'give {missing[0]} a value in a variant file, or a default: {missing[0]} | default("")'
+
+
+_BOA_SELECTOR = lazy_pattern(r"sel\((.+)\)")
 
 
 def require_scalar(node: Any) -> PlacedText:
     """Return a node that is a scalar."""
     if isinstance(node, PlacedText):
         return node
-    raise node_error(
-        node, "a text is expected here", why=f"a {'list' if isinstance(node, list) else 'mapping'} stands here"
-    )
+    why, hint = f"a {'list' if isinstance(node, list) else 'mapping'} stands here", ""
+    if isinstance(node, dict) and (match := _BOA_SELECTOR.fullmatch(str(next(iter(node), "")))):
+        why = "it is a selector of boa's former recipe format"
+        hint = f"write '- if: {match[1]}', and 'then: ...' below it"
+    raise node_error(node, "a text is expected here", why=why, hint=hint)
 
 
 def rendered_text(node: Any, scope: VariantScope) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import VariantFault
-from kiln.base.position import Place
 from kiln.base.serialization import mapping_or_empty
 from kiln.conda.specs import Version, version_or_none
 from kiln.recipe.variants.files import VariantFile, as_list, load_variant_file, without_empty_values
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from kiln.base.yaml import Document
     from kiln.recipe.variants.files import Platform, Spec
 
 MISFIT = "the migration does not fit the variants"
@@ -65,10 +65,20 @@ def apply_migrations(spec: Spec, migrations: Sequence[VariantFile], platform: Pl
             try:
                 spec = apply_migration(spec, values)
             except (KeyError, ValueError, IndexError, TypeError, AttributeError) as error:
-                why = f"{type(error).__name__}: {error}"
-                at = Place(file=migration.name)
-                raise VariantFault(MISFIT, at=at, why=why) from error
+                raise _misfit_error(error, spec, values, migration.document_for_platform(platform, known)) from error
     return spec
+
+
+def _misfit_error(error: Exception, spec: Spec, values: Mapping[str, Any], document: Document) -> VariantFault:
+    """Return the error of a migration, at its primary key or its first line, with the key that it lacks."""
+    primary = mapping_or_empty(values.get("__migrator")).get("primary_key")
+    at = document.place_of_key(*([str(primary)] if primary in values else []))
+    missing = error.args[0] if isinstance(error, KeyError) and error.args else None
+    if missing in _zip_group_of_key(str(primary), spec.get("zip_keys", [])) and missing not in values:
+        why = f"it has no values of {missing}, which zip_keys join with its {primary}"
+        hint = f"add {missing} to the migration, with a value for each of {primary}"
+        return VariantFault(MISFIT, at=at, why=why, hint=hint)
+    return VariantFault(MISFIT, at=at, why=f"{type(error).__name__}: {error}")
 
 
 def _timestamp_and_values(

@@ -22,6 +22,7 @@ from kiln.cli.arguments import add_arguments
 from kiln.recipe.feedstock import Feedstock
 from kiln.state.results import ConfigState
 from tests import builders
+from tests.git_repositories import git
 
 META = "package:\n  name: small\n  version: '1'\n"
 
@@ -336,3 +337,30 @@ def test_secrets_reach_neither_builds_nor_engines() -> None:
     assert cli_options.conda_forge_build_variables(
         Feedstock(root=Path("/f")), {**variables, "sha": "1", "https_proxy": "p"}
     ) == {"CI": "1", "sha": "1", "https_proxy": "p"}
+
+
+@pytest.mark.processes
+@pytest.mark.needs("git")
+def test_changed_configs_are_those_that_differ_since_a_revision(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = {"linux_64_a": "zlib:\n- '1'\n", "linux_64_b": "zlib:\n- '2'\n"}
+    recipe = f"{META}requirements:\n  host:\n    - zlib\n"
+    feedstock = builders.feedstock(tmp_path, recipe, configs=configs)
+    for words in (("init", "-q"), ("add", "-A"), ("commit", "-q", "-m", "one")):
+        git(tmp_path, *words)
+
+    def selected(*words: str) -> tuple[str, ...]:
+        parser, _ = main.command_parser_and_module("build")
+        return cli_options.selected_configs(feedstock, parser.parse_args(words))
+
+    assert selected("--changed") == ()
+    (tmp_path / ".ci_support" / "linux_64_b.yaml").write_text("zlib:\n- '3'\n")
+    assert selected("--changed") == ("linux_64_b",)
+    assert selected("--changed", "linux_64_a") == ()
+    git(tmp_path, "commit", "-q", "-a", "-m", "two")
+    assert selected("--changed") == ()
+    assert selected("--changed", "--since", "HEAD~1") == ("linux_64_b",)
+    feedstock.meta.write_text(recipe.replace("'1'", "'2'"))
+    assert selected("--changed") == ("linux_64_a", "linux_64_b")
+    assert "2 of 2 configs differ since HEAD" in capsys.readouterr().err

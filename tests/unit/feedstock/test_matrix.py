@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kiln.base.errors import MalformedYaml, RecipeFault, VariantFault
+from kiln.base.errors import MalformedYaml, RecipeFault, TemplateFault, VariantFault
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.config_file import ci_support_text
 from kiln.feedstock.matrix import config_name
@@ -98,6 +98,28 @@ def test_what_a_migration_leaves_uneven_is_placed_where_the_key_was_given(tmp_pa
     with pytest.raises(VariantFault) as caught:
         matrix.configs(builders.feedstock(tmp_path, RECIPE, zipped, files=files))
     assert str(caught.value.at) in {"recipe/conda_build_config.yaml:5:1", "recipe/conda_build_config.yaml:7:1"}
+
+
+def test_a_migration_that_lacks_a_key_of_its_group_is_reported_where_it_is_written(tmp_path: Path) -> None:
+    pinning = tmp_path / "pin" / "conda_build_config.yaml"
+    pinning.parent.mkdir()
+    pinning.write_text("alpha:\n  - 1\nbeta:\n  - 2\nzip_keys:\n  -\n    - alpha\n    - beta\n")
+    migration = "__migrator:\n  operation: key_add\n  primary_key: alpha\nmigrator_ts: 1\nalpha:\n  - 3\n"
+    found = builders.feedstock(tmp_path / "f", RECIPE, files={".ci_support/migrations/m.yaml": migration})
+    with pytest.raises(VariantFault, match="does not fit the variants") as caught:
+        matrix.configs(found, pinning)
+    assert str(caught.value.at) == "migrations/m.yaml:5:1"
+    assert caught.value.why == "it has no values of beta, which zip_keys join with its alpha"
+
+
+def test_a_fault_of_some_platforms_names_all_of_them(tmp_path: Path) -> None:
+    recipe = 'package:\n  name: a\n  version: "1"\nrequirements:\n  host:\n    - if: unix\n      then: b ${{ level }}\n'
+    found = builders.feedstock(tmp_path, recipe, forge="", v1=True)
+    with pytest.raises(TemplateFault) as caught:
+        matrix.configs(found)
+    assert caught.value.why == "level is not defined; only for linux-64, osx-64"
+    assert caught.value.hint == 'give level a value in a variant file, or a default: level | default("")'
+    assert not caught.value.others
 
 
 def test_a_list_that_conda_build_takes_for_a_selector_is_reported(tmp_path: Path) -> None:

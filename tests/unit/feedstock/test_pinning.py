@@ -175,7 +175,7 @@ def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
     )
     assert rerendered(feedstock, *words) == PinningNeeded.exit_code
     told = capsys.readouterr().err
-    assert "migrations/beta2.yaml: the migration does not fit" in told
+    assert "migrations/beta2.yaml:6:1: the migration does not fit" in told
     assert "a pinning, which is missing" in told
 
 

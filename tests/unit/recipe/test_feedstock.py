@@ -83,3 +83,10 @@ def test_what_the_place_of_a_build_cannot_take_is_refused(tmp_path: Path, name: 
     feedstock.require_usable_path(tmp_path / name)
     with pytest.raises(UsageError, match="no feedstock can be in"):
         feedstock.require_usable_path(tmp_path / name, more)
+
+
+def test_a_folder_of_another_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "conda-forge.yml").write_text("recipe_dir: custom\n")
+    with pytest.raises(FeedstockNotFound, match="recipe_dir has no effect in kiln") as caught:
+        feedstock.load(tmp_path)
+    assert caught.value.hint == "rename custom to recipe, and remove recipe_dir"

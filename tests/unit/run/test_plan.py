@@ -218,4 +218,7 @@ def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Pat
     configs = matrix.configs(feedstock)
     rerender.write_ci_support(feedstock, configs)
     (note,), _ = check_recipe(feedstock, configs, RunOptions(configs=(), command="", client={"BAZ": ""}))
-    assert note == "FOO is not set: the scripts to which the recipe gives it go without"
+    assert note.splitlines()[::2] == [
+        "recipe/meta.yaml:6:7: FOO is not set: the scripts to which the recipe gives it go without",
+        "  try: export FOO before the build, or take it out of the recipe",
+    ]

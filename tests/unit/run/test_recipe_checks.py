@@ -13,6 +13,7 @@ from kiln.base.errors import RecipeFault, UsageError
 from kiln.compat import tables
 from kiln.run import recipe_checks
 from kiln.run.recipe_checks import check_keys_and_find_stagings
+from tests import builders
 from tests.unit.recipe.v1.test_rendering import HEAD, feedstock
 
 if TYPE_CHECKING:
@@ -185,3 +186,41 @@ def test_a_list_is_the_policy_as_far_as_cuda_and_compiler_accept_it(tmp_path: Pa
         "[architectures]\n60 =\n80 =\n90 =\n"
     )
     assert recipe_checks.compiled_cuda_capabilities(tmp_path, "1.0") == ("sm_80", "sm_90", "compute_90")
+
+
+PINS = {
+    False: "package: {name: top, version: '1'}\noutputs:\n  - name: lib\n  - name: app\n    requirements:\n",
+    True: "recipe: {name: top, version: '1'}\noutputs:\n  - package: {name: lib}\n  - package: {name: app}\n"
+    "    requirements:\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("requirements", "what", "hint"),
+    [
+        ({"run": "pin_subpackage('lib')"}, "", ""),
+        ({"run": "pin_compatible('other')"}, "", ""),
+        ({"host": "", "run": "pin_compatible('lib')"}, "", ""),
+        ({"run": "pin_subpackage('other')"}, "app pins 'other' with pin_subpackage, but", "use pin_compatible"),
+        ({"run_constrained": "pin_subpackage('libb')"}, "app pins 'libb' with pin_subpackage, but", "mean 'lib'"),
+        ({"run": "pin_compatible('lib')"}, "app pins 'lib', an output of this recipe, with", "use pin_subpackage"),
+    ],
+)
+@pytest.mark.parametrize("v1", [False, True])
+def test_a_pin_of_an_output_is_one_of_the_config(
+    requirements: dict[str, str], what: str, hint: str, v1: bool, tmp_path: Path
+) -> None:
+    text = PINS[v1]
+    for section, pin in requirements.items():
+        key = "run_constraints" if v1 and section == "run_constrained" else section
+        text += f"      {key}:\n        - {'$' * v1 + f'{{{{ {pin} }}}}' if pin else 'lib'}\n"
+    found = builders.feedstock(tmp_path, text, v1=v1)
+    renderings = [builders.rendered(found)]
+    if not what:
+        recipe_checks.require_pins_of_outputs(found, renderings)
+        return
+    with pytest.raises(RecipeFault, match=what) as caught:
+        recipe_checks.require_pins_of_outputs(found, renderings)
+    assert caught.value.at is not None
+    assert caught.value.at.line == len(text.splitlines())
+    assert hint in caught.value.hint

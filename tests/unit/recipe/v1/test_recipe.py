@@ -183,6 +183,13 @@ def test_a_key_of_meta_yaml_is_told_by_its_name_here(text: str, hint: str, tmp_p
     assert hint in caught.value.hint
 
 
+def test_a_selector_of_boas_format_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(RecipeFault) as caught:
+        one(tmp_path, f"{HEAD}requirements:\n  host:\n    - sel(unix): b\n")
+    assert caught.value.why == "it is a selector of boa's former recipe format"
+    assert caught.value.hint == "write '- if: unix', and 'then: ...' below it"
+
+
 @pytest.mark.parametrize("text", ["", "- a\n", "context: {}\n", "outputs: {a: b}\n", "outputs:\n  - name: x\n"])
 def test_what_is_no_recipe_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(KilnError) as caught:
