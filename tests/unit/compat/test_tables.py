@@ -17,7 +17,7 @@ from kiln.compat.rules import RULES
 ROWS = {
     "built": 6,
     "cloud": 54,
-    "cuda_compat": 6,
+    "cuda_compat": 9,
     "cuda_compiler": 26,
     "cuda_driver": 58,
     "cuda_minor": 3,
