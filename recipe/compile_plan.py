@@ -261,6 +261,10 @@ def capabilities_for(settings: configparser.ConfigParser, section: str, requeste
     if requested.strip():
         capabilities = tuple(part.strip() for part in requested.split(",") if part.strip())
         require(capabilities, accepted, by=f"[{section}] with [{compiler}]")
+        oldest = min(capabilities, key=lambda capability: int(capability.rpartition("_")[2]))
+        if int(capabilities[0].rpartition("_")[2]) > int(oldest.rpartition("_")[2]):
+            # The recipe bounds __cuda_arch and cuDNN by the first.
+            raise BadPlan(f"cuda_compute_capabilities must begin with its oldest GPU, {oldest}, not {capabilities[0]}")
         return capabilities
     policy = sorted({int(name) for name in settings["architectures"] if name.isdecimal()} & accepted)
     if not policy:

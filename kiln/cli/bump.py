@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from contextlib import contextmanager
@@ -89,9 +90,9 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
     """Print upstream's newest version of each source."""
     from kiln.feedstock.bump import bump
 
-    version, sources = bump.recipe_and_upstream_versions(
-        feedstock, env=git_and_pip_environment(os.environ, *_VARIABLES)
-    )
+    env = git_and_pip_environment(os.environ, *_VARIABLES)
+    version, sources = bump.recipe_and_upstream_versions(feedstock, env=env)
+    wheels = bump.pythons_missing_in_matrix(feedstock, env=env)
     if as_json:
         rows = [
             {
@@ -103,12 +104,16 @@ def print_newest_versions(feedstock: Feedstock, *, as_json: bool) -> int:
             }
             for item in sources
         ]
-        print(json.dumps({"version": version, "sources": rows}, indent=2))
+        missing = None if wheels is None else dataclasses.asdict(wheels)
+        print(json.dumps({"version": version, "sources": rows, "pythons_not_in_matrix": missing}, indent=2))
         return 0
     print(f"the recipe has version {version}")
     for item in sources:
         print(item.source)
         print(f"  newest: {item.newest}, by {item.index}" if item.newest else f"  unknown: {item.reason}")
+    if wheels is not None:
+        pythons = ", ".join(wheels.pythons)
+        print(f"{wheels.project} {wheels.version} has wheels for Python {pythons}, which no config is for")
     newer = {item.spelled for item in sources if item.is_newer(version)}
     if newer:
         commands = ", or ".join(f"kiln bump {spelled}" for spelled in sorted(newer))

@@ -99,14 +99,17 @@ def explain_failed_solve(
     if arch is not None and not solver_refusal(specs, machine.without_virtual_package(compat_machine.NAME)):
         needs = conflicting_specs(machine)
         return explained(*_explain_old_gpu(needs, arch, machine, instead=cpu_specs(needs)))
-    for cuda in _cuda_versions_to_try(failure.why):
-        if _is_newer_cuda(cuda, machine.virtual_package_version("__cuda")) and not solver_refusal(
-            specs, machine.with_virtual_package("__cuda", cuda)
-        ):
-            needs = conflicting_specs(machine)
-            return explained(*_explain_missing_driver(needs, cuda, machine, instead=cpu_specs(needs)))
-    if not solver_refusal(specs, machine.with_virtual_package("__glibc", ANY_GLIBC)):
-        return explained(*_explain_old_glibc(conflicting_specs(machine), machine))
+    newer_glibc = machine.with_virtual_package("__glibc", ANY_GLIBC)
+    cudas = _cuda_versions_to_try(failure.why)
+    # A driver, a C library, or both: a request that lacks both is refused with either.
+    for on, cuda in (*((machine, cuda) for cuda in cudas), *((newer_glibc, cuda) for cuda in ("", *cudas))):
+        if solver_refusal(specs, on.with_virtual_package("__cuda", cuda) if cuda else on):
+            continue
+        needs = conflicting_specs(machine)
+        reasons = [_explain_driver(needs, cuda, machine, instead=cpu_specs(needs))] if cuda else []
+        reasons += [_explain_old_glibc(needs, machine)] if on is newer_glibc else []
+        problems, causes, hints = zip(*reasons, strict=True)
+        return explained("; and ".join(problems), "\n".join(causes), "; and ".join(hints))
     anything = machine.with_virtual_package("__cuda", tables.cuda_minor_versions()[0]).with_virtual_package(
         "__glibc", ANY_GLIBC
     )
@@ -137,17 +140,20 @@ def _is_newer_cuda(cuda: str, than: str | None) -> bool:
     return than is None or tables.version_numbers(cuda) > tables.version_numbers(than)
 
 
-def _explain_missing_driver(
+def _explain_driver(
     needs: Sequence[str], cuda: str, machine: TargetMachine, *, instead: Sequence[str]
 ) -> tuple[str, str, str]:
-    """Return problem, cause and hint for a driver that is missing or too old."""
+    """Return problem, cause and hint for a driver that is missing, too old, or newer than packages ask for."""
+    cpu = [f"request {spec}, which needs no GPU" for spec in instead]
+    if not _is_newer_cuda(cuda, machine.virtual_package_version("__cuda")):
+        runs = f"a newer driver runs what is built for an older CUDA: CONDA_OVERRIDE_CUDA={cuda} chooses these packages"
+        problem = (
+            f"{' and '.join(needs)} cannot be chosen here: this asks for a driver of CUDA {cuda}, not for a newer one"
+        )
+        return problem, _describe_driver(machine), "; ".join((*cpu, runs))
     row = tables.oldest_driver_row_for_cuda(cuda)
     driver = f"driver {row['driver']} or newer" if row else "a newer driver"
-    steps = (
-        *(f"request {spec}, which needs no GPU" for spec in instead),
-        f"install NVIDIA's {driver}",
-        ELSEWHERE.format(cuda=cuda),
-    )
+    steps = (*cpu, f"install NVIDIA's {driver}", ELSEWHERE.format(cuda=cuda))
     source = f" ({row.place}: {row['source']})" if row else ""
     return (
         f"{' and '.join(needs)} cannot run here: this needs an NVIDIA {driver}, for CUDA {cuda}{source}",

@@ -177,6 +177,30 @@ def test_pips_index_tells_the_newest_release(tmp_path: Path) -> None:
     assert "No matching distribution found for missing" in missing.reason
 
 
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (("tensorflow-2.21.0-cp313-cp313-manylinux_2_27_x86_64.whl",), None),
+        (
+            (
+                "tensorflow-2.21.0-cp314-cp314-manylinux_2_27_x86_64.whl",
+                "tensorflow-2.22.0-cp313-cp313-manylinux_2_27_x86_64.whl",
+                "tensorflow-2.22.0-cp314-cp314-manylinux_2_27_aarch64.whl",
+                "tensorflow-2.22.0-cp315-cp315-win_amd64.whl",
+                "tensorflow-2.23.0rc1-cp315-cp315-manylinux_2_27_x86_64.whl",
+            ),
+            ("2.22.0", ("3.14",)),
+        ),
+    ],
+)
+def test_pythons_that_upstream_has_wheels_for_and_the_matrix_lacks_are_told(
+    tmp_path: Path, names: tuple[str, ...], told: tuple[str, tuple[str, ...]] | None
+) -> None:
+    pages = tuple(f"{name}#sha256={'0' * 64}" for name in names)
+    found = bump.pythons_missing_in_matrix(recipe_feedstock.load(ROOT), env=index(tmp_path, tensorflow=pages))
+    assert (found and (found.version, found.pythons)) == told
+
+
 @pytest.mark.skipif(not CASES, reason="shared/golden, the reference answers on real feedstocks, is not here")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.parent.name)
 def test_a_real_feedstock_is_bumped_up_to_its_downloads(case: Path, tmp_path: Path) -> None:

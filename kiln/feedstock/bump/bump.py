@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import re
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from kiln.base import files, http, limits
 from kiln.base.errors import DownloadFailed, KilnError, NotWritable, RecipeFault, UnsafeTemplate
 from kiln.base.position import Place
 from kiln.base.yaml import read_text
+from kiln.feedstock import config_file
 from kiln.feedstock.bump import changes, upstream
 from kiln.feedstock.bump.changes import BumpPlan, SourceDownload
 from kiln.feedstock.bump.literals import (
@@ -29,13 +31,14 @@ from kiln.feedstock.bump.literals import (
 from kiln.feedstock.bump.requirements import requirement_changes, requirements_of_archive
 from kiln.feedstock.bump.views import MetaYamlText, RecipeYamlText
 from kiln.feedstock.difference import changed_outputs, with_recipe_text
+from kiln.recipe import render
 from kiln.recipe.feedstock import is_v1
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.feedstock.bump.literals import RecipeText, Views
-    from kiln.feedstock.bump.upstream import OnFile, UpstreamVersion
+    from kiln.feedstock.bump.upstream import OnFile, UpstreamVersion, WheelPythons
     from kiln.recipe.feedstock import Feedstock
 
 
@@ -307,6 +310,22 @@ def recipe_and_upstream_versions(
     answers = upstream.newest_upstream_versions(sources, current, feedstock.recipe, env=env)
     # A recipe that computes its version has it as upstream spells it.
     return current, tuple(replace(item, spelled=item.newest) if is_literal else item for item in answers)
+
+
+def pythons_missing_in_matrix(feedstock: Feedstock, *, env: Mapping[str, str]) -> WheelPythons | None:
+    """Return the Pythons newer than the matrix's that an output has wheels for on pip's index; None without any."""
+    configs = config_file.read_configs(feedstock, feedstock.config_names)
+    values = {value for config in configs for value in config.variant.get("python", ())}
+    minors = {int(match[1]) for value in values if (match := re.match(r"3\.(\d{1,2})", value))}
+    if not minors:
+        return None
+    outputs = limits.run_bounded(lambda: render.render(feedstock, configs[0]).outputs)
+    projects = [output.name for output in outputs if "python" in output.used]
+    found = upstream.pythons_with_wheels(projects, env=env)
+    if found is None:
+        return None
+    newer = tuple(python for python in found.pythons if int(python.partition(".")[2]) > max(minors))
+    return replace(found, pythons=newer) if newer else None
 
 
 def _version_and_sources(feedstock: Feedstock, text: str) -> tuple[str, bool, tuple[SourceView, ...]]:

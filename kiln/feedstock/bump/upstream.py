@@ -133,6 +133,36 @@ def _names_on_page(url: str) -> tuple[str, ...]:
     return tuple(PurePosixPath(unquote(urlsplit(address).path)).name for address in addresses)
 
 
+_WHEEL_OF_PYTHON = lazy_pattern(
+    r"(?P<name>[^-]+)-(?P<version>[^-]+)(?:-\d[^-]*)?-cp3(?P<minor>\d{1,2})-cp3\d{1,2}-.*linux.*\.whl"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelPythons:
+    """The Pythons that a project's newest release on pip's index has wheels for, such as ``3.14``, the oldest first."""
+
+    project: str
+    version: str
+    pythons: tuple[str, ...]
+
+
+def pythons_with_wheels(projects: Iterable[str], *, env: Mapping[str, str]) -> WheelPythons | None:
+    """Return the Pythons of the first project that has wheels for Linux, without pre-releases; None where none has."""
+    indexes = pypi.configured_indexes(env)
+    for project, index in itertools.product(projects, indexes):
+        with contextlib.suppress(http.HttpError):
+            names = [file.name for file in pypi.project_files(project, index)]
+            wheels = [match for name in names if (match := _WHEEL_OF_PYTHON.fullmatch(name))]
+            releases = [(version, match) for match in wheels if (version := _release_version(match["version"]))]
+            if releases:
+                newest = max(version for version, _ in releases)
+                minors = sorted({int(match["minor"]) for version, match in releases if version == newest})
+                pythons = tuple(f"3.{minor}" for minor in minors)
+                return WheelPythons(project=project, version=newest.text, pythons=pythons)
+    return None
+
+
 def repository_and_tag_of_url(url: str) -> tuple[str, str] | None:
     """Return the repository and the tag of an archive or of a release's file; None for other URLs."""
     match = _OF_TAG.match(url)

@@ -1,18 +1,33 @@
 #!/bin/bash
-# Asks the server's REST port whether the model can be used. With several models (MODEL_CONFIG_FILE) no name is known
-# here, and that the server answers at all is what is asked.
+# Asks the server's REST port whether the models can be used: that of MODEL_NAME, or all that MODEL_CONFIG_FILE names. A
+# server that answers 404, since it does not know a model or has not loaded it yet, is not ready. The port is another
+# one where the argument names it.
 set -eu
-path=/v1/models
-[[ -n ${MODEL_CONFIG_FILE:-} ]] || path+=/$MODEL_NAME
-exec 3<>/dev/tcp/127.0.0.1/8501
-printf 'GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n' "$path" >&3
-answer=
-while read -r -t 5 line <&3; do
-    answer+=$line$'\n'
-done
-answer+=${line:-}
+models=()
 if [[ -n ${MODEL_CONFIG_FILE:-} ]]; then
-    [[ $answer == HTTP/* ]]
+    # The file is protobuf's text format: a model's name is a key of its own, in either kind of quotes.
+    named='(^|[[:space:]{,;])name[[:space:]]*:[[:space:]]*["'\'']([^"'\'']+)["'\''](.*)'
+    while read -r line || [[ -n $line ]]; do
+        line=${line%%#*}
+        while [[ $line =~ $named ]]; do
+            models+=("${BASH_REMATCH[2]}")
+            line=${BASH_REMATCH[3]}
+        done
+    done <"$MODEL_CONFIG_FILE"
 else
-    [[ $answer == *'"state": "AVAILABLE"'* ]]
+    models=("$MODEL_NAME")
 fi
+for model in "${models[@]}"; do
+    exec 3<>"/dev/tcp/127.0.0.1/${1:-8501}"
+    printf 'GET /v1/models/%s HTTP/1.0\r\nHost: localhost\r\n\r\n' "$model" >&3
+    answer=
+    while read -r -t 5 line <&3; do
+        answer+=$line$'\n'
+    done
+    answer+=${line:-}
+    exec 3>&-
+    [[ $answer == HTTP/1.?\ 200* && $answer == *'"state": "AVAILABLE"'* ]] || {
+        echo "models-are-served: $model: ${answer%%[$'\r\n']*}"
+        exit 1
+    }
+done

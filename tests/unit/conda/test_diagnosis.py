@@ -127,8 +127,21 @@ def test_a_version_that_does_not_exist_is_reported_with_the_newest_ones_of_the_c
 
 
 def test_a_driver_that_is_too_new_is_not_called_too_old(tmp_path: Path) -> None:
-    packages = (package("app", "1", "0", "__cuda <13"),)
-    assert "driver" not in explanation(tmp_path, packages, ("app",), cuda="13.0").what
+    packages = [package("app-gpu", "1", "0", "__cuda >=12,<13"), *NEEDS_DRIVER[1:]]
+    error = explanation(tmp_path, packages, ("app-gpu",), cuda="13.0")
+    assert error.what == "app-gpu cannot be chosen here: this asks for a driver of CUDA 12.0, not for a newer one"
+    assert error.why.startswith("this machine's driver, 550.54.14, runs CUDA up to 13.0")
+    assert error.hint.endswith("CONDA_OVERRIDE_CUDA=12.0 chooses these packages")
+
+
+def test_a_driver_and_a_c_library_that_are_missing_together_are_both_named(tmp_path: Path) -> None:
+    packages = [package("app-gpu", "2", "0", "__cuda >=12.5", "__glibc >=2.28"), *NEEDS_DRIVER[1:]]
+    error = explanation(tmp_path, packages, ("app-gpu",), glibc="2.17")
+    assert error.what.startswith(
+        "app-gpu cannot run here: this needs an NVIDIA driver 555.42.02 or newer, for CUDA 12.5"
+    )
+    assert error.what.endswith("; and app-gpu needs a newer C library than this machine's")
+    assert error.why.splitlines()[:2] == ["no working NVIDIA driver found on this machine", "glibc here is 2.17"]
 
 
 def test_the_solvers_own_message_is_shown_up_to_the_requested_number_of_lines(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import yaml
 
-from kiln.base.errors import TemplateFault
 from kiln.cli import lint
 from kiln.compat.combination import capability_number, dotted_capability
 from kiln.conda import pypi
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file, matrix
+from kiln.feedstock.convert import convert
 from kiln.feedstock.lint import check
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
@@ -129,7 +130,7 @@ def _fits(specs: tuple[str, ...], package: str, build: str) -> bool:
     ("capabilities", "flavour", "cudnn", "arch"),
     [
         ("", "cuda129h", "<9.11", "6.0"),
-        ("compute_90,sm_70", "cuda129sm70h", "<9.11", "7.0"),
+        ("sm_70,compute_90", "cuda129sm70h", "<9.11", "7.0"),
         ("sm_75,sm_80,compute_120", "cuda129sm75h", "<10", "7.5"),
     ],
 )
@@ -172,15 +173,6 @@ def test_two_lists_with_one_oldest_gpu_are_two_builds_of_every_output(
         assert item.build_string.startswith("cuda129sm75")
         assert item.build_string != other[output].build_string
         assert item.used["cuda_compute_capabilities"] == "sm_75,compute_75"
-
-
-@pytest.mark.parametrize("capabilities", ["7.5,8.0", "sm_7", "75", "sm_75,", "sm_90a", "sm_compute_80", "sm_80;sm_90"])
-def test_a_list_that_the_compile_would_refuse_ends_the_rendering(
-    with_list: Callable[[str], dict[str, Output]], capabilities: str
-) -> None:
-    with pytest.raises(TemplateFault) as error:
-        with_list(capabilities)
-    assert "cuda_compute_capabilities must be a list such as sm_80,compute_90" in str(error.value)
 
 
 @pytest.mark.parametrize("cuda", CUDA)
@@ -232,3 +224,17 @@ def test_lint_has_nothing_to_say(folder: Path) -> None:
     feedstock = recipe_feedstock.load(folder)
     assert not check.check(feedstock)
     assert not list(lint.refusals_and_warnings(feedstock, []))
+
+
+def test_converted_it_is_one_compile_from_which_the_outputs_inherit() -> None:
+    """Whoever takes it to a feedstock with a recipe.yaml has conda-forge's terms there, and the same packages."""
+    converted = convert.convert(recipe_feedstock.load(ROOT))
+    assert not converted.blocking_differences
+    assert (converted.proof.holds, converted.proof.configs) == (True, 32)
+    outputs = yaml.safe_load(converted.recipe)["outputs"]
+    (staging,) = (item["staging"]["name"] for item in outputs if "staging" in item)
+    packages = [item for item in outputs if "package" in item]
+    assert {item["package"]["name"] for item in packages} == {
+        line for line in (ROOT / "outputs.txt").read_text().splitlines() if not line.startswith("#")
+    }
+    assert {item["inherit"]["from"] for item in packages} == {staging}
