@@ -220,8 +220,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--changed",
         action="store_true",
-        help="build the configs of which a package differs since --since: in the recipe, its files, the config or "
-        "conda-forge.yml",
+        help="build the configs of which a package differs since --since (default: since the last commit)",
     )
     parser.add_argument(
         "--since", metavar="REV", default="HEAD", help="the git revision that --changed compares with (default: HEAD)"

@@ -123,8 +123,8 @@ _FLEET_GROUPS = {
 }
 OPTION_GROUPS = {
     "build": {
-        "": "--all --filter --failed --jobs --rehearse --container --rebuild --dry-run",
-        "one step": "--from-step --debug --output-id --keep-failed",
+        "": "--all --changed --filter --failed --jobs --rehearse --container --dry-run",
+        "configs and steps": "--rebuild --since --from-step --debug --output-id --keep-failed",
         "containers and limits": "--engine --network --memory --cores",
         "compile caches": "--compile-cache --cache-size --remote-cache --stall",
         "remote execution": "--remote-executor --remote-credentials --remote-jobs --remote-fallback",
