@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from packaging.version import Version
 
+from kiln.base.errors import SolveFailed
 from kiln.build.rehearsal import wheel_download
 from kiln.build.rehearsal.packages import library_run_exports
 from kiln.conda import pypi
+from kiln.conda.solve import solve
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file
 from kiln.recipe import feedstock as recipe_feedstock
@@ -24,6 +29,7 @@ from kiln.recipe import pins, render
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from kiln.conda.solve import VirtualPackages
     from kiln.recipe.rendered import Output
 
 Record = dict[str, Any]
@@ -40,6 +46,75 @@ OF_ALL_TWELVE = ("cudnn", "nccl")  # made for a major version of CUDA, not for o
 COMPILED = ("grpcio", "h5py", "ml_dtypes", "wrapt")  # for each Python
 OF_A_RELEASE = re.compile(r"cuda-(?!version)|lib(cu|nvj)")
 TIMESTAMP = 1_760_000_000_000
+
+
+# But for rattler they are programs that have to be put on the PATH; see docs/explanation/choosing-a-build.md.
+PROGRAMS = ("libsolv-conda", "conda-classic")
+SOLVERS = ("rattler", *(pytest.param(name, marks=[pytest.mark.trial, pytest.mark.needs(name)]) for name in PROGRAMS))
+IN_BRACKETS = re.compile(r"\[version='([^']*)', build='([^']*)'\]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solver:
+    """One solver; ``solve`` returns version and build by name, or None when it refuses."""
+
+    name: str
+    folder: Path
+
+    def solve(
+        self,
+        channels: Iterable[Path],
+        *specs: str,
+        cuda: str | None,
+        arch: str | None = None,
+        processor: str = "x86_64",
+        subdir: str = "linux-64",
+        flexible: bool = False,
+    ) -> dict[str, tuple[str, str]] | None:
+        virtual_packages = {**machine(cuda, arch), "__archspec": ("1", processor)}
+        if self.name != "rattler":
+            return self._program(channels, specs, virtual_packages, subdir, flexible=flexible)
+        try:
+            records = solve(
+                [item.as_uri() for item in channels],
+                specs,
+                virtual_packages=virtual_packages,
+                platform=subdir,
+                priority="flexible" if flexible else "strict",
+            )
+        except SolveFailed:
+            return None
+        return {item.name.normalized: (str(item.version), str(item.build)) for item in records}
+
+    def _program(
+        self,
+        channels: Iterable[Path],
+        specs: Iterable[str],
+        packages: VirtualPackages,
+        subdir: str,
+        *,
+        flexible: bool,
+    ) -> dict[str, tuple[str, str]] | None:
+        virtual = self.folder / "machine.json"
+        offered = {f"{name}-1-0.conda": record(name, *told) for name, told in packages.items()}
+        virtual.write_text(json.dumps({"packages": {}, "packages.conda": offered}))
+        indexes = [str(self._index(place, channel, subdir)) for place, channel in enumerate(channels)]
+        argv = [self.name, "flexible" if flexible else "strict", str(virtual), *indexes, "--", *specs]
+        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        if said.startswith("refused"):
+            return None
+        return {name: (version, build) for name, version, build in (line.split() for line in said.splitlines())}
+
+    def _index(self, place: int, channel: Path, subdir: str) -> Path:
+        """Write a channel's packages of a platform and of all platforms in one file, which gets one priority.
+
+        mamba reads ``name[version='1.*', build='x']`` itself, and gives libsolv ``name 1.* x``.
+        """
+        texts = [(channel / each / "repodata.json").read_text() for each in (subdir, "noarch")]
+        platform, noarch = (json.loads(IN_BRACKETS.sub(r" \1 \2", text))["packages.conda"] for text in texts)
+        file = self.folder / f"{place}.json"
+        file.write_text(json.dumps({"packages": {}, "packages.conda": {**noarch, **platform}}))
+        return file
 
 
 def record(

@@ -18,13 +18,11 @@ from kiln.conda.index import IndexEntry
 from kiln.conda.solve import solve
 from kiln.publish.model import sorted_by_dependencies
 from tests import solving_neighbors
-from tests.solving import PYTHONS, Record, machine, older, record, rendered, stand_ins, write
+from tests.solving import PYTHONS, SOLVERS, Record, Solver, machine, older, record, rendered, stand_ins, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-
-    from kiln.conda.solve import VirtualPackages
 
     Capture = pytest.CaptureFixture[str]
 
@@ -33,51 +31,7 @@ DRIVERS = ("13.0", "12.9", "12.8", "12.5", "12.4", "12.0")  # CUDA 12.0 is drive
 Found = dict[str, tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Solver:
-    """One solver; ``solve`` returns version and build by name, or None when it refuses."""
-
-    name: str
-    folder: Path
-
-    def solve(
-        self, channels: Iterable[Path], *specs: str, cuda: str | None, arch: str | None = None, flexible: bool = False
-    ) -> Found | None:
-        virtual_packages = machine(cuda, arch)
-        if self.name != "rattler":
-            return self._program(channels, specs, virtual_packages, flexible=flexible)
-        try:
-            records = conda_solve.solve(
-                [item.as_uri() for item in channels],
-                specs,
-                virtual_packages=virtual_packages,
-                priority="flexible" if flexible else "strict",
-            )
-        except SolveFailed:
-            return None
-        return {item.name.normalized: (str(item.version), str(item.build)) for item in records}
-
-    def _program(
-        self, channels: Iterable[Path], specs: Iterable[str], packages: VirtualPackages, *, flexible: bool
-    ) -> Found | None:
-        virtual = self.folder / "machine.json"
-        offered = {f"{name}-1-0.conda": record(name, *told) for name, told in packages.items()}
-        virtual.write_text(json.dumps({"packages": {}, "packages.conda": offered}))
-        indexes = [str(item / "linux-64/repodata.json") for item in channels]
-        argv = [self.name, "flexible" if flexible else "strict", str(virtual), *indexes, "--", *specs]
-        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-        if said.startswith("refused"):
-            return None
-        return {name: (version, build) for name, version, build in (line.split() for line in said.splitlines())}
-
-
-@pytest.fixture(
-    params=[
-        "rattler",
-        pytest.param("libsolv-conda", marks=[pytest.mark.trial, pytest.mark.needs("libsolv-conda")]),
-        pytest.param("conda-classic", marks=[pytest.mark.trial, pytest.mark.needs("conda-classic")]),
-    ]
-)
+@pytest.fixture(params=SOLVERS)
 def solver(request: pytest.FixtureRequest, tmp_path: Path) -> Solver:
     """Each solver in turn."""
     return Solver(name=request.param, folder=tmp_path)
