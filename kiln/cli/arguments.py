@@ -342,9 +342,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--rehearse",
         dest="rehearsal",
         action="store_true",
-        help="build and test without a conda channel, from wheels and this machine's programs, for TensorFlow from "
-        "upstream's wheel; on this machine unless --container is set, and without CONFIG the only one, or the "
-        "running Python's CPU config",
+        help="build and test without a conda channel, from wheels and this machine's programs; on this machine unless "
+        "--container is set, and without CONFIG the only one, or the running Python's CPU config",
     )
     parser.add_argument(
         "--python",
