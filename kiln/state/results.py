@@ -164,7 +164,8 @@ class StepReport:
     """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it.
 
     ``failed`` is False for all steps of runs that an older kiln recorded, and ``phases`` are empty: they are the parts
-    that the step's time was spent on, in their order, where they are known.
+    that the step's time was spent on, in their order, where they are known. ``began`` is in seconds since the epoch, 0
+    where an older kiln recorded it: steps of a rehearsal run at the same moment.
     """
 
     title: str
@@ -174,6 +175,7 @@ class StepReport:
     compile: CompileReport | None = None
     failed: bool = False
     phases: tuple[Phase, ...] = ()
+    began: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

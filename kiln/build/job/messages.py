@@ -152,7 +152,7 @@ class StepReporter:
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator[ReportedStep]:
         """Report a step's start and end, with its time."""
-        start, turn = time.monotonic(), _Turn()
+        began, start, turn = time.time(), time.monotonic(), _Turn()
         with self._lock:
             self.failed = self.failed if self._running else None
             self._running.append(turn)
@@ -181,6 +181,7 @@ class StepReporter:
                 compile=step.compile,
                 failed=failed,
                 phases=step.phases(),
+                began=round(began, 3),
             )
             send(message_line("done", **to_json(report)))
             with self._lock:

@@ -202,11 +202,14 @@ def lay_out_timeline(report: MatrixReport, now: float) -> TimelineChart:
 
 
 def step_bars(config: ConfigRun, seconds: float | None) -> tuple[tuple[float, float], ...]:
-    """Return the start and the width of each step's bar: steps run one after another, in ``seconds`` together."""
-    ends = [0.0, *accumulate(step.seconds for step in config.steps)]
-    length = max(seconds or 0.0, ends[-1]) or 1.0
-    starts = zip(ends, config.steps, strict=False)
-    return tuple((round(100 * start / length, 3), round(100 * step.seconds / length, 3)) for start, step in starts)
+    """Return the start and the width of each step's bar; of an older run, where steps ran one after another."""
+    starts = [0.0, *accumulate(step.seconds for step in config.steps)][:-1]
+    if config.steps and all(step.began for step in config.steps):
+        first = min(step.began for step in config.steps)
+        starts = [step.began - first for step in config.steps]
+    bars = [(start, step.seconds) for start, step in zip(starts, config.steps, strict=True)]
+    length = max([seconds or 0.0, *map(sum, bars)]) or 1.0
+    return tuple((round(100 * start / length, 3), round(100 * width / length, 3)) for start, width in bars)
 
 
 def _expected_end(config: ConfigRun, report: MatrixReport) -> float:

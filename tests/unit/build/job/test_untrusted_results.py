@@ -27,6 +27,7 @@ STEP = {
     "compile": None,
     "failed": False,
     "phases": [{"name": "script", "seconds": 1.0}],
+    "began": 1790000000.0,
 }
 
 

@@ -16,7 +16,7 @@ from kiln.run.report.comparison import step_bars
 from kiln.run.report.page import run_index_html, run_page_html, write_run_pages
 from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
 from kiln.run.view.state import expected_period_text
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost
+from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost, StepReport
 from tests import runs
 
 if TYPE_CHECKING:
@@ -229,6 +229,8 @@ def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
     assert compiled[1] == pytest.approx(90.0, abs=1e-3)
     assert tested[0] == pytest.approx(fetch[1] + compiled[1], abs=2e-3)
     assert step_bars(replace(config, steps=()), None) == ()
+    together = [StepReport(title=str(n), seconds=2.0 + n, began=runs.BEGAN + n, reused=False) for n in range(3)]
+    assert step_bars(replace(config, steps=tuple(together)), 8.0) == ((0.0, 25.0), (12.5, 37.5), (25.0, 50.0))
     page = page_of(replace(runs.worked_through(VARIANTS), configs=(config,)), tmp_path)
     assert page.count('class="bar done"') == 3
     assert f'x="{compiled[0]}%" width="{compiled[1]}%"' in page
