@@ -1,6 +1,7 @@
 """The yardstick of the benchmark: a rehearsal's packages made, indexed, solved and installed by the engine alone.
 
-``python -m tests.bench.bare FEEDSTOCK``, where a rehearsal has run and left what the packages are made from.
+``python -m tests.bench.bare FEEDSTOCK``, where a rehearsal has run and left what the packages are made from, and
+``python -m tests.bench.bare install CHANNEL PREFIX CACHE``, of tensorflow.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def main(root: Path) -> None:
         shutil.rmtree(step.folder)
         asyncio.run(index_fs(channel))
     for step in steps:
-        asyncio.run(install(channel, step.output.name, bare))
+        prefix = bare / "prefixes" / step.output.name
+        asyncio.run(install(channel.as_uri(), step.output.name, prefix, bare / "cache" / "pkgs"))
+        shutil.rmtree(prefix)
 
 
 def planned(root: Path, bare: Path) -> tuple[Path, tuple[BuildStep, ...]]:
@@ -71,15 +74,17 @@ def copied_channel(source: Path, target: Path, *, without: set[str]) -> Path:
     return target.absolute()
 
 
-async def install(channel: Path, package: str, bare: Path) -> None:
+async def install(channel: str, package: str, prefix: Path, cache: Path) -> None:
     """Solve for one package and install it."""
     machine = rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides())
-    records = await rattler.solve([channel.as_uri()], [package], virtual_packages=machine)
-    await rattler.install(records, bare / "prefixes" / package, cache_dir=bare / "cache" / "pkgs", show_progress=False)
-    shutil.rmtree(bare / "prefixes" / package)
+    records = await rattler.solve([channel], [package], virtual_packages=machine)
+    await rattler.install(records, prefix, cache_dir=cache, show_progress=False)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "install":
+        asyncio.run(install(sys.argv[2], "tensorflow", *map(Path, sys.argv[3:])))
+    else:
+        main(Path(sys.argv[1]))
     sys.stdout.flush()
     os._exit(0)
