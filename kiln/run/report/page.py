@@ -147,10 +147,11 @@ def relative_link(path: Path, folder: Path) -> str:
 
 
 def polyline_points(values: Sequence[float]) -> str:
-    """Return values as the points of a line in a box of 100 x 24, from 0 at its bottom to the largest below its top."""
-    top = max(values) or 1.0
+    """Return values as the points of a line in a box of 100 x 24, the least at its bottom, equal ones in the middle."""
+    least, span = min(values), max(values) - min(values)
     step = 96 / max(1, len(values) - 1)
-    return " ".join(f"{2 + index * step:.1f},{22 - 20 * value / top:.1f}" for index, value in enumerate(values))
+    heights = [0.5 if not span else (value - least) / span for value in values]
+    return " ".join(f"{2 + index * step:.1f},{21 - 18 * height:.1f}" for index, height in enumerate(heights))
 
 
 def is_web_url(url: str) -> bool:
