@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -349,9 +350,39 @@ def _config_view(
     )
 
 
+# What of a run's command does not decide how one of its configs is built; the second need a value.
+_OF_THE_RUN = frozenset(["--all", "--failed", "--changed", "--dry-run", "--json", "-v", "--verbose", "-q", "--quiet"])
+_OF_THE_RUN_WITH_VALUE = frozenset(["--filter", "--since", "-j", "--jobs", "--junit", "--from-step", "--output-id"])
+
+
 def repeat_command(report: MatrixReport, config: ConfigRun) -> str:
-    """Return the command that builds a config of a run again."""
-    return f"kiln build {'--rehearse ' if report.rehearsal else ''}{config.config}"
+    """Return the command that builds a config of a run again, with the options of the run's own command."""
+    try:
+        program, *words = shlex.split(report.command)
+    except ValueError:
+        program, words = "", []
+    if program == "kiln" and words[:1] == ["-C"]:
+        words = words[2:]  # who pastes the command is in the feedstock, or gets its folder with it
+    if program == "build-locally.py":
+        program = "python build-locally.py"
+    elif (program, words[:1]) == ("kiln", ["build"]):
+        program, words = "kiln build", words[1:]
+    else:  # a fleet's
+        program, words = "kiln build", ["--rehearse"] if report.rehearsal else []
+    configs = {other.config for other in report.configs}
+    kept: list[str] = []
+    before = ""
+    for word in words:
+        is_config = word.removesuffix(".yaml").rpartition("/")[2] in configs
+        option = word.partition("=")[0]
+        if (
+            before not in _OF_THE_RUN_WITH_VALUE
+            and not is_config
+            and option not in _OF_THE_RUN | _OF_THE_RUN_WITH_VALUE
+        ):
+            kept.append(word)
+        before = word
+    return shlex.join([*program.split(), config.config, *kept])
 
 
 def run_page_html(
