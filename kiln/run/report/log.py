@@ -33,13 +33,11 @@ _END = 8 << 20  # bytes at the end in which causes are searched, as the command'
 _CAUSES = 3
 # What says that something before it has failed.
 _CONSEQUENCE = re.compile(
-    r"collect2: |ld returned \d|make(?:\[\d+\])?: \*\*\*|ninja: build stopped|exit (?:code|status)"
+    r"collect2: |make(?:\[\d+\])?: \*\*\*|ninja: build stopped|exit (?:code|status)|Script failed with status"
 )
 _PREFIX = re.compile(r"/\S{0,400}?/prefixes/[^/\s]{1,200}/")  # of a test
 _NEAR = 400  # lines at the end of a failed step in which its error is looked for
-_ERROR = re.compile(
-    r"(?<![\w-])(?:error|fatal|traceback|cannot|undefined reference)(?![\w-])|Error\b|FAILED", re.IGNORECASE
-)
+_ERROR = re.compile(r"(?i:(?<![\w-])(?:error|fatal|traceback|cannot|undefined reference)(?![\w-]))|Error\b|FAILED")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,10 +221,14 @@ def _causes(log: Path, state: ConfigState, reader: _LogReader) -> tuple[LogCause
     near = max(first, end - _NEAR)
     lines = data.split(b"\n")[max(0, near - 1 - before) : max(0, end - 1 - before)]
     shown = [(near + index, _shown(line[_STAMP:])) for index, line in enumerate(lines)]
-    told = [(line, text) for line, text in shown if text and not text.startswith(("+", "===", "---"))]
+    told = [
+        (line, text)
+        for line, text in shown
+        if text.strip() and not text.startswith(("+", "===", "---")) and not _CONSEQUENCE.search(text)
+    ]
     if state is not ConfigState.FAILED:  # a full disk, or no memory: the log has no better word for it
         return ()
-    errors = [(line, text) for line, text in told if _ERROR.search(text) and not _CONSEQUENCE.search(text)]
+    errors = [(line, text) for line, text in told if _ERROR.search(text)]
     return tuple(LogCause(line=line, text=text[:400]) for line, text in (errors or told)[-1:])
 
 

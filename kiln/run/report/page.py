@@ -7,6 +7,7 @@ import functools
 import hashlib
 import os
 import re
+import shlex
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -147,10 +148,11 @@ def relative_link(path: Path, folder: Path) -> str:
 
 
 def polyline_points(values: Sequence[float]) -> str:
-    """Return values as the points of a line in a box of 100 x 24, from 0 at its bottom to the largest below its top."""
-    top = max(values) or 1.0
+    """Return values as the points of a line in a box of 100 x 24, the least at its bottom, equal ones in the middle."""
+    least, span = min(values), max(values) - min(values)
     step = 96 / max(1, len(values) - 1)
-    return " ".join(f"{2 + index * step:.1f},{22 - 20 * value / top:.1f}" for index, value in enumerate(values))
+    heights = [0.5 if not span else (value - least) / span for value in values]
+    return " ".join(f"{2 + index * step:.1f},{21 - 18 * height:.1f}" for index, height in enumerate(heights))
 
 
 def is_web_url(url: str) -> bool:
@@ -348,9 +350,39 @@ def _config_view(
     )
 
 
+# What of a run's command does not decide how one of its configs is built; the second need a value.
+_OF_THE_RUN = frozenset(["--all", "--failed", "--changed", "--dry-run", "--json", "-v", "--verbose", "-q", "--quiet"])
+_OF_THE_RUN_WITH_VALUE = frozenset(["--filter", "--since", "-j", "--jobs", "--junit", "--from-step", "--output-id"])
+
+
 def repeat_command(report: MatrixReport, config: ConfigRun) -> str:
-    """Return the command that builds a config of a run again."""
-    return f"kiln build {'--rehearse ' if report.rehearsal else ''}{config.config}"
+    """Return the command that builds a config of a run again, with the options of the run's own command."""
+    try:
+        program, *words = shlex.split(report.command)
+    except ValueError:
+        program, words = "", []
+    if program == "kiln" and words[:1] == ["-C"]:
+        words = words[2:]  # who pastes the command is in the feedstock, or gets its folder with it
+    if program == "build-locally.py":
+        program = "python build-locally.py"
+    elif (program, words[:1]) == ("kiln", ["build"]):
+        program, words = "kiln build", words[1:]
+    else:  # a fleet's
+        program, words = "kiln build", ["--rehearse"] if report.rehearsal else []
+    configs = {other.config for other in report.configs}
+    kept: list[str] = []
+    before = ""
+    for word in words:
+        is_config = word.removesuffix(".yaml").rpartition("/")[2] in configs
+        option = word.partition("=")[0]
+        if (
+            before not in _OF_THE_RUN_WITH_VALUE
+            and not is_config
+            and option not in _OF_THE_RUN | _OF_THE_RUN_WITH_VALUE
+        ):
+            kept.append(word)
+        before = word
+    return shlex.join([*program.split(), config.config, *kept])
 
 
 def run_page_html(

@@ -17,6 +17,7 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.system.files import open_regular_file
 from kiln.base.text import (
     duration,
+    hanging_indent_lines,
     line_as_terminal_shows,
     sanitized_line,
     table,
@@ -161,13 +162,23 @@ _MARKED = lazy_pattern(r"([\\`*_{}\[\]<>()#+!|~&:@-])")
 def run_table_text(report: MatrixReport, variants: Variants, width: int | None = None) -> str:
     """Return a run as a table for a terminal of a width, with the total, and where its time went."""
     titles, *rows = _titles_and_config_rows(report, variants)
-    shown = table_with_whole_names(titles, rows, right=_RIGHT, width=width)
+    kept = [column for column, title in enumerate(titles) if title == "state" or any(row[column] for row in rows)]
+    widths = [max(len(row[column]) for row in (titles, *rows)) for column in kept]
+    reasons: list[str] = []
+    if width is not None and sum(widths) + 2 * (len(widths) - 1) > width and titles[kept[-1]] == "why":
+        # A reason is a sentence, which a narrow column would have one word a line of.
+        kept.pop()
+        told = [f"{row[1][:1]} {row[0]}: {row[-1]}" for row in rows if row[-1]]
+        reasons = ["", *(part for line in told for part in hanging_indent_lines(line, width))]
+    right = [place for place, column in enumerate(kept) if column in _RIGHT]
+    header, *lines = ([row[column] for column in kept] for row in (titles, *rows))
+    shown = table_with_whole_names(header, lines, right=right, width=width)
     end = comparison.end_or_last_recorded_time(report, time.time())
     phases = comparison.time_by_phase(report.configs, end)
     whole = sum(phases.values())
     spent = [(name, duration(seconds), f"{100 * seconds / whole:.0f} %") for name, seconds in phases.items()]
     times = ["", table(("phase", "time", "share"), spent, right=(1, 2), width=width)] if spent else []
-    return "\n".join([shown, *times, "", _total_line(report)])
+    return "\n".join([shown, *reasons, *times, "", _total_line(report)])
 
 
 def run_table_markdown(report: MatrixReport, variants: Variants) -> str:

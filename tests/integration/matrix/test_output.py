@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -32,6 +33,15 @@ def test_a_failed_build_is_read_again_by_its_run_and_its_log(small: Path, tmp_pa
     verbose = kiln(small, *arguments, "-v", sha="0123456789abcdef")
     assert verbose.returncode == BuildFailed.exit_code
     assert " |   no luck\n" in verbose.stderr
+    assert re.search(r": compile \(\d/\d+\)\n", verbose.stderr), "the number of steps is known"
+    report = json.loads(command(small, "report", "1", "--json", "--out", str(tmp_path / "run.html")))
+    phases = {phase["name"] for step in report["configs"][0]["steps"] for phase in step["phases"]}
+    assert {"download", "install", "script", "pack"} <= phases
+    assert sum(report["phases"].values()) > 0
+    page = (tmp_path / "run.html").read_text()
+    assert "<pre>no luck</pre>" in page
+    assert f"build {CPU_312} --container none" in page
+    assert (tmp_path / "run-1.html").is_file()
     suites = {suite.get("name"): suite for suite in ET.parse(junit).getroot()}
     assert [suites[config].get("failures") for config in (CPU_311, CPU_312)] == ["0", "1"]
     (failure,) = suites[CPU_312].iter("failure")

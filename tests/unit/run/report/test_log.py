@@ -62,6 +62,7 @@ def test_tests_have_their_names_and_output_and_the_last_of_a_failed_step_failed(
 CAUSES = [
     (("a.c:1: error: no", "make: *** [a] Error 1"), "a.c:1: error: no", "the consequence is not the cause"),
     (("/bin/ld: cannot find -lx", "collect2: error: ld returned 1 exit status"), "/bin/ld: cannot find -lx", ""),
+    (("no luck", "Script failed with status 3", ""), "no luck", "nor is what the engine says of it"),
     (("all is well", "or is it"), "or is it", "without any error the last line counts"),
     (("done", "+ exit 1"), "done", "a trace is not an output"),
 ]

@@ -13,7 +13,7 @@ import pytest
 
 from kiln.base.serialization import to_json
 from kiln.run.report.comparison import step_bars
-from kiln.run.report.page import run_index_html, run_page_html, write_run_pages
+from kiln.run.report.page import polyline_points, repeat_command, run_index_html, run_page_html, write_run_pages
 from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
 from kiln.run.view.state import expected_period_text
 from kiln.state.results import ConfigRun, ConfigState, MatrixReport, RunCost, StepReport
@@ -472,3 +472,33 @@ def test_a_page_of_200_configs_is_under_300_kb(tmp_path: Path) -> None:
     variants = runs.variants([f"12.{n}" for n in range(10)], [f"3.{n}" for n in range(5)], [str(n) for n in range(4)])
     run = runs.worked_through(variants, jobs=8, bad=dict.fromkeys(range(9), ConfigState.FAILED))
     assert len(run_page_html(run, variants, name="f", folder=tmp_path, earlier=[replace(run, run=6)])) < 300_000
+
+
+@pytest.mark.parametrize(
+    ("values", "points"),
+    [
+        ([1, 3], "2.0,21.0 98.0,3.0"),
+        ([5, 5, 5], "2.0,12.0 50.0,12.0 98.0,12.0"),
+        ([0.0, 4.0, 2.0], "2.0,21.0 50.0,3.0 98.0,12.0"),
+    ],
+)
+def test_a_graph_fills_its_box(values: list[float], points: str) -> None:
+    assert polyline_points(values) == points
+
+
+REPEATED = [
+    ("kiln build --all -j 2", "kiln build a"),
+    ("kiln build --all --container none --filter '*x*' --memory 4GB", "kiln build a --container none --memory 4GB"),
+    ("kiln build b .ci_support/a.yaml --network=always --junit=x.xml", "kiln build a --network=always"),
+    ("kiln -C /some/folder build --all --rehearse", "kiln build a --rehearse"),
+    ("build-locally.py --rehearse", "python build-locally.py a --rehearse"),
+    ("kiln fleet run --provider aws --all", "kiln build a"),
+    ("kiln build 'unclosed", "kiln build a"),
+    ("", "kiln build a"),
+]
+
+
+@pytest.mark.parametrize(("command", "repeated"), REPEATED)
+def test_a_config_is_repeated_with_the_options_of_its_run(command: str, repeated: str) -> None:
+    report = replace(runs.worked_through(["a", "b"]), command=command)
+    assert repeat_command(report, report.configs[0]) == repeated
