@@ -39,6 +39,7 @@ BACKENDS = frozenset({
     "setuptools", "uv-build",
 })  # fmt: skip
 PYTHON_MIN = "3.10"  # conda-forge-pinning's python_min in November 2026, for where no pinning can be read
+_EXTRAS = re.compile(r"^([\w.-]+)\[[\w\s,.-]*\]")  # of pip's requirements, which conda's do not have
 _PINNED_MIN = re.compile(r"^python_min:\s*\n\s*-\s*['\"]?(3\.\d+)", re.MULTILINE)
 _PLATFORMS = {  # of markers, by the names of conditions in recipes
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
@@ -373,11 +374,12 @@ def _conda_specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
         value, _, marker = whole.partition(";")  # the generator leaves it in requirements of the build
         if marker and not _is_true_here(marker):
             continue
+        value = _EXTRAS.sub(r"\1", value.strip())
         try:
-            spec = MatchSpec.parse(value.strip())
+            spec = MatchSpec.parse(value)
         except ValueError as error:
             raise DownloadFailed(f"{whole[:80]!r} is not a requirement", why=str(error)) from error
-        version = value.strip().partition("[")[0][len(spec.name) :].strip()
+        version = value.partition("[")[0][len(spec.name) :].strip()
         version = re.sub(r"==(?=[\w.]+\.\*)", "", version)  # conda warns about == with a wildcard
         yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
 

@@ -87,7 +87,7 @@ def test_the_facts_are_those_of_the_generated_recipe() -> None:
 
 
 def test_a_requirement_of_the_build_may_have_a_marker() -> None:
-    rows = "- flit_core<4; implementation_name == 'cpython'\n  - odd>=1; sys_platform == 'nothing'"
+    rows = "- flit_core[all]<4; implementation_name == 'cpython'\n  - odd>=1; sys_platform == 'nothing'"
     project = pypi.project_from_generated_recipe(GENERATED.replace("- flit_core<4", rows), mapped=False)
     assert project.host == ("pip", "flit-core <4")
 
