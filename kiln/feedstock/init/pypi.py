@@ -124,6 +124,7 @@ def fetch_project(
         raise _generator_error(name, version, str(answer["error"]))
     return project_from_generated_recipe(
         str(answer["recipe"]),
+        asked=name,
         mapped=bool(answer["mapped"]),
         python_min=python_min,
         source_facts=lambda project: _fetch_source_facts(project, env),
@@ -161,15 +162,18 @@ def project_from_generated_recipe(
     generated: str,
     *,
     mapped: bool,
+    asked: str = "",
     python_min: str = PYTHON_MIN,
     source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 
+    Of names that are one to the index (``pydantic_core``, ``pydantic-core``), the one that was ``asked`` for is taken.
     ``source_facts`` reads the source archive, whose own metadata count more: the index has those of another file.
     """
     root = parse_document(generated, _FILE, ScalarInterpretation.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
+    name = asked.lower() if canonicalize_name(asked) == canonicalize_name(name) else name
     for text, kind in ((name, "package name"), (version, "version")):
         if reason := patterns.invalid_name_reason(text, kind):
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
