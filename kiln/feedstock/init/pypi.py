@@ -103,9 +103,11 @@ def python_min_of_pinning(variant_file: Path | None) -> str:
 
 
 def fetch_project(
-    name: str, version: str | None, *, python_min: str = PYTHON_MIN, env: Mapping[str, str]
+    name: str, version: str | None, *, python_min: str = PYTHON_MIN, own_tests: bool = True, env: Mapping[str, str]
 ) -> PythonProject:
     """Return the facts about a project's release, by default the newest; ``python_min`` is the pinning's.
+
+    ``own_tests`` are those of the source archive, for pytest.
 
     Raises:
         DownloadFailed: PyPI has no such release, has no source archive of it, or cannot be reached.
@@ -127,11 +129,11 @@ def fetch_project(
         asked=name,
         mapped=bool(answer["mapped"]),
         python_min=python_min,
-        source_facts=lambda project: _fetch_source_facts(project, env),
+        source_facts=lambda project: _fetch_source_facts(project, env, own_tests=own_tests),
     )
 
 
-def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
+def _fetch_source_facts(project: PythonProject, env: Mapping[str, str], *, own_tests: bool = True) -> SdistFacts | None:
     """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had."""
     with tempfile.TemporaryDirectory(prefix="kiln-init-") as folder:
         source = Source(url=(project.url.replace("{version}", project.version),), sha256=project.sha256)
@@ -143,7 +145,8 @@ def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> Sdist
             sources.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return read_sdist_facts(sources.stored_source_path(located[0], Path(folder)))
+        facts = read_sdist_facts(sources.stored_source_path(located[0], Path(folder)))
+        return facts if own_tests or facts is None else replace(facts, tests=(), test_requirements=())
 
 
 def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:
@@ -349,7 +352,10 @@ def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -
         )
     tests = [f"{name} --help" for name in project.programs] + [f"pytest {name}" for name in project.tests[:1]]
     if tests:
-        notes.append(f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements")
+        notes.append(
+            f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements"
+            + ("; --no-tests leaves pytest's out" if project.tests else "")
+        )
     if not project.about.get("license"):
         notes.append("PyPI names no license: write its SPDX identifier over LicenseRef-unknown in about/license")
     if not license_files:

@@ -232,7 +232,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     answering(json.dumps({"recipe": GENERATED, "mapped": True}))
-    monkeypatch.setattr(pypi, "_fetch_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
+    monkeypatch.setattr(pypi, "_fetch_source_facts", lambda *_, **__: SdistFacts(licenses=("COPYING",)))
     assert pypi.fetch_project("Foo-Bar", None, env={}).name == "foo-bar"
 
 
