@@ -209,7 +209,7 @@ DISK = FailurePattern(
 HASH = FailurePattern(
     words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
     error=HashMismatch,
-    hint="write the file's hash into the recipe if it is that version's file; otherwise see who could have changed it",
+    hint="kiln bump --hashes writes it, if the file is that version's; otherwise see who could have changed it",
 )
 # Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
 NETWORK = FailurePattern(
