@@ -275,7 +275,9 @@ def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> K
     if kind is failures.LICENSES and isinstance(step, BuildStep):
         message = failures.missing_licenses_message(step) or message
     output = failures.output_of_script(tail)
-    cause = causes.cause_of_failed_build(f"{output}\n{reason}") if kind in (failures.OTHER, failures.DISK) else None
+    if kind is failures.OTHER and failures.SCRIPT_FAILED not in reason:  # the engine's own message is the last line
+        output = f"{output}\n{message}"
+    cause = causes.cause_of_failed_build(output) if kind in (failures.OTHER, failures.DISK) else None
     if cause is not None:
         message, hint = cause.headline, cause.cure
         error = error if isinstance(step, CompileStep) else cause.error  # the watch of a compile knows more
