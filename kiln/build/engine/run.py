@@ -284,5 +284,5 @@ def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> K
     lines = () if kind in failures.WITHOUT_LOG else causes.telling_lines(output)
     shown = program_output_with_margin("\n".join(lines))
     head = "from there on the log has" if cause else "the log ends with"
-    why = f"{head}\n{shown}" if shown else failures.explanation(kind, reason, step)
+    why = f"{head}\n{shown}" if shown else failures.explanation(kind, reason, tail, step)
     return error(f"{name} could not be built: {message}", why=why, hint=hint)
