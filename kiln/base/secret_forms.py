@@ -27,7 +27,8 @@ _HEADER = lazy_pattern(
     re.IGNORECASE,
 )
 _HEADER_WORDS = ("uthorization", "AUTHORIZATION", "-api-key", "-Api-Key", "-API-KEY", "-art-api", "-Art-Api")
-_IN_URL = lazy_pattern(r"https?://[^\s'\"<>]*?/t/")
+# but the folder of the projects with a t, on pip's indexes
+_IN_URL = lazy_pattern(r"https?://[^\s'\"<>]*?(?<!/source)/t/")
 
 
 def credential_spans(text: str) -> Iterator[tuple[int, int]]:

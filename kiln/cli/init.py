@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["v1", "v0"],
         help="write a recipe.yaml for rattler-build (v1, the default) or a meta.yaml for conda-build (v0)",
     )
+    parser.add_argument(
+        "--no-tests",
+        action="store_true",
+        help="leave the project's own tests out of a recipe of --pypi, which else run by pytest",
+    )
     parser.add_argument("--folder", metavar="FOLDER", type=Path, help="make the feedstock in this folder")
     parser.add_argument(
         "--maintainer",
@@ -116,6 +121,7 @@ def run(options: argparse.Namespace, root: Path) -> int:
 def _option_that_needs_new_feedstock(options: argparse.Namespace) -> str:
     values = {
         "--pypi": options.pypi,
+        "--no-tests": options.no_tests,
         "--version": options.version,
         "--format": options.format,
         "--folder": options.folder,
@@ -176,7 +182,9 @@ def _new_recipe(options: argparse.Namespace, maintainers: list[str], variables: 
         scaffold.require_valid_version(options.version)
     if options.pypi:
         python_min = pypi.python_min_of_pinning(pinning.readable_pinning_file(options))
-        project = pypi.fetch_project(options.name, options.version, python_min=python_min, env=variables)
+        project = pypi.fetch_project(
+            options.name, options.version, python_min=python_min, own_tests=not options.no_tests, env=variables
+        )
         return python_recipe(project, form, maintainers)
     name = scaffold.require_valid_package_name(options.name)
     return starter_recipe(name, options.version or FIRST_VERSION, form, maintainers)

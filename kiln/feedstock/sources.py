@@ -79,7 +79,9 @@ class SourceSearch:
                 or self._find_on_web(source, source.sha256)
             )
             if file is None:
-                missing.append(UnavailableItem(name=source.url[0], reason="no index has its hash, no address answers"))
+                other = self._hash_on_indexes(source, indexes or [])
+                reason = f"{other}, the recipe has {source.sha256}" if other else "no index has its hash"
+                missing.append(UnavailableItem(name=source.url[0], reason=f"{reason}; no address answers"))
             else:
                 located[source.sha256] = file
         return tuple(located.values()), tuple(missing)
@@ -107,6 +109,19 @@ class SourceSearch:
                     origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
                     return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
         return None
+
+    def _hash_on_indexes(self, source: Source, indexes: Iterable[str]) -> str:
+        """Return which hash the file of a source's name has on the first index with it; empty for none."""
+        names = source_file_names(source)
+        for index in indexes:
+            for project in possible_projects_of_source(source, self.projects):
+                try:
+                    found = next((file for file in pypi.project_files(project, index) if file.name in names), None)
+                except http.HttpError:
+                    continue
+                if found is not None:
+                    return f"the sha256 of {found.name} on {urlsplit(index).hostname or index} is {found.sha256}"
+        return ""
 
     def _find_on_web(self, source: Source, sha256: str) -> SourceFile | None:
         for url, name in self._addresses_and_names(source):

@@ -718,7 +718,7 @@ REFUSED: dict[str, tuple[str, type[KilnError], tuple[str, ...]]] = {
     "another hash": (
         f"source:\n  url: {Path(__file__).as_uri()}\n  md5: {'0' * 32}\n",
         HashMismatch,
-        ("md5 checksum validation failed",),
+        ("the md5 of test_contract.py is ", f"the recipe has {'0' * 32}"),
     ),
     "a script of tests": ("test:\n  commands:\n    - true\n", TestsFailed, ("fail with exit code 3",)),
     "a downstream": ("test:\n  downstreams:\n    - user\n", TestsFailed, ("user, downstream of own fail",)),

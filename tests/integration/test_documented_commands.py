@@ -81,7 +81,7 @@ class Shell:
             stderr=subprocess.STDOUT,
             text=True,
             check=False,
-            timeout=CEILING,
+            timeout=4 * CEILING,  # the whole tutorial
         )
         marks = dict(re.findall(r"^@@ (\d+) (\d+)$", ended.stdout, re.MULTILINE))
         expected = {str(number): str((codes or {}).get(command, 0)) for number, command in enumerate(run)}

@@ -99,7 +99,8 @@ def test_sources_with_another_hash_end_the_build_before_anything_runs(small: Pat
     (tmp_path / "downloads" / "v1.2.tar.gz").write_bytes(b"something else")
     ended = build_small(small, "--distdir", str(tmp_path / "downloads"))
     assert ended.returncode == HashMismatch.exit_code, ended.stderr
-    assert "sha256 checksum validation failed" in ended.stderr
+    assert "the sha256 of v1.2.tar.gz is " in ended.stderr
+    assert f"it came from {(tmp_path / 'downloads' / 'v1.2.tar.gz').as_uri()}" in ended.stderr
     (log,) = (small / "build_artifacts" / "logs").glob("*/*.log")
     assert "build.sh" not in log.read_text()
     assert made(small) == set()

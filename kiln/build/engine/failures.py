@@ -9,14 +9,14 @@ import shlex
 import stat
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln.base import files, secret_forms
 from kiln.base.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 from kiln.compat import causes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from kiln.build.steps import BuildStep, CompileStep
 
@@ -209,7 +209,7 @@ DISK = FailurePattern(
 HASH = FailurePattern(
     words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
     error=HashMismatch,
-    hint="write the file's hash into the recipe if it is that version's file; otherwise see who could have changed it",
+    hint="kiln bump --hashes writes it, if the file is that version's; otherwise see who could have changed it",
 )
 # Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
 NETWORK = FailurePattern(
@@ -279,6 +279,7 @@ _HASHES = re.compile(
     r"(?P<kind>sha256|md5) checksum validation failed for \"(?:.*/)?(?:[0-9a-f]{8,64}_)?(?P<file>[^/\"]+)\"\s+"
     r"expected: (?P<wanted>[0-9a-f]+)\s+actual: +(?P<found>[0-9a-f]+)"
 )
+_FETCHED = re.compile(r"^Failed to fetch from (\S+): (?:sha256|md5) checksum", re.MULTILINE)
 _PATCH = re.compile(r"Patch application error: (?:error applying )?(?P<why>.+)")
 _APPLIED = re.compile(r"^Applying patch: (?:.*/)?([^/\n]+)$", re.MULTILINE)
 
@@ -293,7 +294,8 @@ def readable_engine_message(reason: str, tail: str) -> str:
     codes = STATUS.findall(tail)
     if SCRIPT_FAILED in reason and codes:
         return f"its script ended with exit code {codes[-1]}{causes.after_last_command(output_of_script(tail))}"
-    if match := _HASHES.search(reason):
+    # of several addresses the reason is that of the last one; an earlier one may have had another file
+    if match := _HASHES.search(f"{reason}\n{tail}" if NETWORK.words.search(reason) else reason):
         return f"the {match['kind']} of {match['file']} is {match['found']}, the recipe has {match['wanted']}"
     if match := _PATCH.search(reason):
         names = _APPLIED.findall(tail)
@@ -317,12 +319,13 @@ def classify_failure(reason: str, tail: str) -> FailurePattern:
     return NETWORK if failure is PACKAGES and GAVE_UP in tail else failure
 
 
-def explanation(kind: FailurePattern, reason: str, step: BuildStep | CompileStep) -> str:
+def explanation(kind: FailurePattern, reason: str, tail: str, step: BuildStep | CompileStep) -> str:
     """Return what the message of a failure leaves out, where the log does not help."""
     if kind is PATCHES:
         return "\n".join(reason.splitlines()[1:])
     if kind is HASH:
-        return f"it came from {', '.join(_source_addresses(step.recipe))}"
+        fetched = _FETCHED.findall(tail)  # the recipe's address, or a mirror, or a folder of downloads
+        return f"it came from {secret_forms.with_masked_credentials(fetched[-1])}" if fetched else ""
     if kind is LICENSES:
         names = {
             path.name for folder in source_work_folders(step.folder) for path in folder.glob("*") if path.is_file()
@@ -330,13 +333,6 @@ def explanation(kind: FailurePattern, reason: str, step: BuildStep | CompileStep
         found = sorted(name for name in names if _LICENSE_LIKE.match(name))
         return f"the sources have {', '.join(found[:SHOWN]) or 'no file with the name of a license'} at their top"
     return "the files are in the prefix after the script has ended"
-
-
-def _source_addresses(recipe: Mapping[str, Any]) -> Iterator[str]:
-    sources = recipe.get("source") or ()
-    for source in (sources,) if isinstance(sources, dict) else sources:
-        value = source.get("url") or ()
-        yield from map(secret_forms.with_masked_credentials, (value,) if isinstance(value, str) else value)
 
 
 def is_permanent_download_failure(messages: str) -> bool:

@@ -275,12 +275,14 @@ def build_step_error(step: BuildStep | CompileStep, reason: str, tail: str) -> K
     if kind is failures.LICENSES and isinstance(step, BuildStep):
         message = failures.missing_licenses_message(step) or message
     output = failures.output_of_script(tail)
-    cause = causes.cause_of_failed_build(f"{output}\n{reason}") if kind in (failures.OTHER, failures.DISK) else None
+    if kind is failures.OTHER and failures.SCRIPT_FAILED not in reason:  # the engine's own message is the last line
+        output = f"{output}\n{message}"
+    cause = causes.cause_of_failed_build(output) if kind in (failures.OTHER, failures.DISK) else None
     if cause is not None:
         message, hint = cause.headline, cause.cure
         error = error if isinstance(step, CompileStep) else cause.error  # the watch of a compile knows more
     lines = () if kind in failures.WITHOUT_LOG else causes.telling_lines(output)
     shown = program_output_with_margin("\n".join(lines))
     head = "from there on the log has" if cause else "the log ends with"
-    why = f"{head}\n{shown}" if shown else failures.explanation(kind, reason, step)
+    why = f"{head}\n{shown}" if shown else failures.explanation(kind, reason, tail, step)
     return error(f"{name} could not be built: {message}", why=why, hint=hint)

@@ -39,6 +39,7 @@ BACKENDS = frozenset({
     "setuptools", "uv-build",
 })  # fmt: skip
 PYTHON_MIN = "3.10"  # conda-forge-pinning's python_min in November 2026, for where no pinning can be read
+_EXTRAS = re.compile(r"^([\w.-]+)\[[\w\s,.-]*\]")  # of pip's requirements, which conda's do not have
 _PINNED_MIN = re.compile(r"^python_min:\s*\n\s*-\s*['\"]?(3\.\d+)", re.MULTILINE)
 _PLATFORMS = {  # of markers, by the names of conditions in recipes
     "linux": {"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
@@ -102,9 +103,11 @@ def python_min_of_pinning(variant_file: Path | None) -> str:
 
 
 def fetch_project(
-    name: str, version: str | None, *, python_min: str = PYTHON_MIN, env: Mapping[str, str]
+    name: str, version: str | None, *, python_min: str = PYTHON_MIN, own_tests: bool = True, env: Mapping[str, str]
 ) -> PythonProject:
     """Return the facts about a project's release, by default the newest; ``python_min`` is the pinning's.
+
+    ``own_tests`` are those of the source archive, for pytest.
 
     Raises:
         DownloadFailed: PyPI has no such release, has no source archive of it, or cannot be reached.
@@ -123,13 +126,14 @@ def fetch_project(
         raise _generator_error(name, version, str(answer["error"]))
     return project_from_generated_recipe(
         str(answer["recipe"]),
+        asked=name,
         mapped=bool(answer["mapped"]),
         python_min=python_min,
-        source_facts=lambda project: _fetch_source_facts(project, env),
+        source_facts=lambda project: _fetch_source_facts(project, env, own_tests=own_tests),
     )
 
 
-def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> SdistFacts | None:
+def _fetch_source_facts(project: PythonProject, env: Mapping[str, str], *, own_tests: bool = True) -> SdistFacts | None:
     """Return the facts in a project's source archive, which is fetched by its hash; None where it cannot be had."""
     with tempfile.TemporaryDirectory(prefix="kiln-init-") as folder:
         source = Source(url=(project.url.replace("{version}", project.version),), sha256=project.sha256)
@@ -141,7 +145,8 @@ def _fetch_source_facts(project: PythonProject, env: Mapping[str, str]) -> Sdist
             sources.fetch_sources(located, Path(folder), env=env, on_line=lambda _: None)
         except DownloadFailed:
             return None
-        return read_sdist_facts(sources.stored_source_path(located[0], Path(folder)))
+        facts = read_sdist_facts(sources.stored_source_path(located[0], Path(folder)))
+        return facts if own_tests or facts is None else replace(facts, tests=(), test_requirements=())
 
 
 def _generator_error(name: str, version: str | None, text: str) -> DownloadFailed:
@@ -160,15 +165,18 @@ def project_from_generated_recipe(
     generated: str,
     *,
     mapped: bool,
+    asked: str = "",
     python_min: str = PYTHON_MIN,
     source_facts: Callable[[PythonProject], SdistFacts | None] = lambda _: None,
 ) -> PythonProject:
     """Return the facts in a generated recipe; ``mapped`` says that its requirements have conda's names.
 
+    Of names that are one to the index (``pydantic_core``, ``pydantic-core``), the one that was ``asked`` for is taken.
     ``source_facts`` reads the source archive, whose own metadata count more: the index has those of another file.
     """
     root = parse_document(generated, _FILE, ScalarInterpretation.TEXT).value
     name, version = str(root["package"]["name"]).lower(), str(root["context"]["version"])
+    name = asked.lower() if canonicalize_name(asked) == canonicalize_name(name) else name
     for text, kind in ((name, "package name"), (version, "version")):
         if reason := patterns.invalid_name_reason(text, kind):
             raise DownloadFailed(f"{text!r} cannot be a {kind} of conda", why=reason)
@@ -344,7 +352,10 @@ def _with_placeholders(project: PythonProject, *, mapped: bool, is_read: bool) -
         )
     tests = [f"{name} --help" for name in project.programs] + [f"pytest {name}" for name in project.tests[:1]]
     if tests:
-        notes.append(f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements")
+        notes.append(
+            f"tests: {', '.join(tests)}; remove those that need more than the package and its requirements"
+            + ("; --no-tests leaves pytest's out" if project.tests else "")
+        )
     if not project.about.get("license"):
         notes.append("PyPI names no license: write its SPDX identifier over LicenseRef-unknown in about/license")
     if not license_files:
@@ -373,11 +384,12 @@ def _conda_specs(values: Iterable[Any], *, mapped: bool) -> Iterator[str]:
         value, _, marker = whole.partition(";")  # the generator leaves it in requirements of the build
         if marker and not _is_true_here(marker):
             continue
+        value = _EXTRAS.sub(r"\1", value.strip())
         try:
-            spec = MatchSpec.parse(value.strip())
+            spec = MatchSpec.parse(value)
         except ValueError as error:
             raise DownloadFailed(f"{whole[:80]!r} is not a requirement", why=str(error)) from error
-        version = value.strip().partition("[")[0][len(spec.name) :].strip()
+        version = value.partition("[")[0][len(spec.name) :].strip()
         version = re.sub(r"==(?=[\w.]+\.\*)", "", version)  # conda warns about == with a wildcard
         yield f"{spec.name if mapped else conda_name(spec.name)} {version}".strip()
 

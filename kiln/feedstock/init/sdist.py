@@ -271,7 +271,8 @@ class _Source:
         forges = (match[0] for url in (urls["homepage"], *given.values()) if (match := _FORGE.match(url)))
         own = canonicalize_name(str(self.metadata.get("name", "")))
         likely = next((url for url in forges if canonicalize_name(url.rpartition("/")[2]) == own), "")
-        urls["repository"] = urls["repository"] or likely
+        own_page = _FORGE.fullmatch(urls["homepage"].rstrip("/"))
+        urls["repository"] = urls["repository"] or likely or (own_page[0] if own_page else "")
         urls["homepage"] = urls["homepage"] or urls["repository"] or urls["documentation"]
         return {
             key: url.strip().removesuffix(".git")

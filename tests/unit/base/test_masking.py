@@ -181,6 +181,7 @@ def test_repeated_beginnings_of_a_secret_take_bounded_time(mask: Mask, hostile: 
         ("> Authorization: Basic dXNlcjpwYXNz", "> Authorization: Basic ***"),
         ('{"authorization": "Bearer abc"}', '{"authorization": "Bearer ***"}'),
         ("see /home/t/me/x and a@b.org, https://host/a/t", "see /home/t/me/x and a@b.org, https://host/a/t"),
+        ("https://pypi.example/packages/source/t/tomlkit/a.tar.gz", "https://pypi.example/packages/source/t/tomlkit/a.tar.gz"),
         ("https://host/x?page=2&token", "https://host/x?page=2&token"),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,13 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
         ("https://code.example/a.tar.gz", "the recipe has no sha256 to find it by"),
         ("https://code.example/a.git", "a repository has no hash to find it by"),
     ]
+
+
+def test_the_hash_that_an_index_has_is_told_where_the_recipe_has_another(tmp_path: Path, index: Path) -> None:
+    add_project(index, "small-thing", "small_thing-1.tar.gz")
+    _, (lacking,) = search(tmp_path).locate_sources([replace(SOURCE, sha256="0" * 64)])
+    found = f"the sha256 of small_thing-1.tar.gz on {index.as_uri()} is {SHA}"
+    assert lacking.reason == f"{found}, the recipe has {'0' * 64}; no address answers"
 
 
 def test_projects_are_those_of_the_address_then_the_recipes() -> None:

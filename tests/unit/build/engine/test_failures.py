@@ -103,6 +103,7 @@ def test_a_wrong_hash_is_told_with_the_one_to_paste_and_a_patch_with_its_hunk(tm
     file = "/work/output/src_cache/30499b49c9466d42_h-1.tar.gz"
     error = build_step_error(step, f'sha256 checksum validation failed for "{file}"\n{hashes}', "")
     assert error.what == f"a could not be built: the sha256 of h-1.tar.gz is {'a' * 64}, the recipe has {'0' * 64}"
+    assert "kiln bump --hashes" in error.hint
     reason = "Patch application error: error applying hunk #1: no context\nHunk content:\n@@ -1 +1 @@\n-a"
     error = build_step_error(step, reason, "Applying patch: /recipe/fix.patch")
     assert error.what == "a could not be built: fix.patch does not apply: hunk #1: no context"

@@ -86,8 +86,15 @@ def test_the_facts_are_those_of_the_generated_recipe() -> None:
     assert [note.partition(":")[0] for note in project.notes] == ["tests", "conda's table of names could not be read"]
 
 
+@pytest.mark.parametrize(("asked", "name"), [("foo.bar", "foo.bar"), ("Foo_Bar", "foo_bar"), ("other", "foo-bar")])
+def test_the_packages_name_is_the_one_that_was_asked_for(asked: str, name: str) -> None:
+    project = pypi.project_from_generated_recipe(GENERATED, mapped=True, asked=asked)
+    assert project.name == name
+    assert project.url.startswith(f"{pypi.ADDRESS}/packages/source/f/{name}/foo_bar-")
+
+
 def test_a_requirement_of_the_build_may_have_a_marker() -> None:
-    rows = "- flit_core<4; implementation_name == 'cpython'\n  - odd>=1; sys_platform == 'nothing'"
+    rows = "- flit_core[all]<4; implementation_name == 'cpython'\n  - odd>=1; sys_platform == 'nothing'"
     project = pypi.project_from_generated_recipe(GENERATED.replace("- flit_core<4", rows), mapped=False)
     assert project.host == ("pip", "flit-core <4")
 
@@ -225,7 +232,7 @@ def answering(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
 def test_a_release_is_asked_of_the_generator(answering: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     answering(json.dumps({"recipe": GENERATED, "mapped": True}))
-    monkeypatch.setattr(pypi, "_fetch_source_facts", lambda *_: SdistFacts(licenses=("COPYING",)))
+    monkeypatch.setattr(pypi, "_fetch_source_facts", lambda *_, **__: SdistFacts(licenses=("COPYING",)))
     assert pypi.fetch_project("Foo-Bar", None, env={}).name == "foo-bar"
 
 

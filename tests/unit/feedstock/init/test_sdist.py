@@ -206,6 +206,21 @@ def test_the_facts_of_the_metadata(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("lines", "repository"),
+    [
+        ("Home-page: https://github.com/o/other-name/", "https://github.com/o/other-name"),
+        ("Home-page: https://p.example/\nProject-URL: Issues, https://github.com/o/p/issues", "https://github.com/o/p"),
+        ("Home-page: https://p.example/\nProject-URL: Fork of, https://github.com/o/x", None),
+    ],
+)
+def test_the_repository_where_no_label_names_it(tmp_path: Path, lines: str, repository: str | None) -> None:
+    metadata = f"Metadata-Version: 2.1\nName: p\nVersion: 1\n{lines}\n"
+    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**{"PKG-INFO": metadata})))
+    assert facts is not None
+    assert facts.urls.get("repository") == repository
+
+
+@pytest.mark.parametrize(
     ("lines", "text", "license_"),
     [
         ("License: MPL-2.0 AND MIT", "", "MPL-2.0 AND MIT"),
