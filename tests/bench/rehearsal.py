@@ -37,7 +37,7 @@ def rows() -> list[Row]:
 
 
 def install_rows(feedstock: Path) -> Iterator[Row]:
-    """Yield the processor time of ``kiln install tensorflow`` over py-rattler's, into an empty cache and a filled one."""
+    """Yield the processor time of an install of tensorflow over py-rattler's, with an empty cache and a filled one."""
     (channel,) = (feedstock / "build_artifacts" / "rehearsal").glob("*/channel")
     url = channel.absolute().as_uri()
     for cache in ("empty", "filled"):
