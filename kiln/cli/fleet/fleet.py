@@ -87,10 +87,12 @@ def run(namespace: argparse.Namespace, root: Path) -> int:
 
 def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Print the plan of a run."""
+    from kiln.feedstock import config_file
     from kiln.fleet.plan import output
     from kiln.fleet.plan import run as fleet_plan
     from kiln.fleet.plan.limits import config_resource_needs
     from kiln.fleet.records import FleetLedger
+    from kiln.recipe.variants.space import config_labels
 
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         selection = select_configs(options, feedstock, names)
@@ -112,7 +114,12 @@ def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
         from kiln.fleet.plan.picture import plan_as_html
 
         files.write_text(options.html, plan_as_html(plan))
-    print(json.dumps(output.plan_as_json(plan, terms), indent=2) if options.json else output.plan_as_text(plan, terms))
+    if options.json:
+        print(json.dumps(output.plan_as_json(plan, terms), indent=2))
+    else:
+        names = [config.config for config in configs]
+        variants = {config.name: config.variant for config in config_file.read_configs(feedstock, names)}
+        cli_output.print_folded(output.plan_as_text(plan, terms, config_labels(names, variants)))
     return 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.serialization import to_json
@@ -103,12 +104,14 @@ def _offer_price_text(offer: Offer) -> str:
     return f"{offer.hourly_price:.3f} {kind.currency} an hour" if kind.is_priced else "price unknown"
 
 
-WIDTH = 48  # characters of the bars of the schedule
+WIDTH = 32  # characters of the bars of the schedule
 ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 
 
-def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
-    """Return a plan as text: the schedule, the cost, the alternatives, the terms."""
+def plan_as_text(
+    plan: FleetPlan, terms: RunTerms | None = None, labels: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """Return a plan as text: the schedule, the cost, the alternatives, the terms; ``labels`` are names of configs."""
     notes = [
         *_plan_notes(plan),
         *(() if terms is None else run_terms_lines(terms, plan.selection)),
@@ -118,7 +121,7 @@ def plan_as_text(plan: FleetPlan, terms: RunTerms | None = None) -> str:
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
     header = ("", "workers", "type", "cache", "time", "worker time", "cost")
     arrangements = table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
-    return "\n".join([*_schedule_table(plan), "", arrangements, "", *notes])
+    return "\n".join([*_schedule_table(plan, labels), "", arrangements, "", *notes])
 
 
 def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, Any]:
@@ -189,7 +192,7 @@ def _cheaper(way: WorkerArrangement, other: WorkerArrangement) -> str:
     return f"for {abs(change):.0%} {'more' if change > 0 else 'less'}"
 
 
-def _schedule_table(plan: FleetPlan) -> Iterator[str]:
+def _schedule_table(plan: FleetPlan, labels: Mapping[str, str]) -> Iterator[str]:
     way, source = plan.selection, {estimate.config: estimate.source for estimate in plan.estimates}
     mixed = len(way.machine_types) > 1
     needs = {estimate.config: _job_needs_text(estimate.size) for estimate in plan.estimates}
@@ -198,7 +201,7 @@ def _schedule_table(plan: FleetPlan) -> Iterator[str]:
         (
             f"{placement.worker + 1}",
             *([way.worker_types[placement.worker].type] if mixed else []),
-            placement.config,
+            labels.get(placement.config, placement.config),
             *([needs[placement.config]] if sized else []),
             f"cold, {placement.group}" if placement.cold else "warm",
             _hours_text(placement.start),

@@ -45,8 +45,12 @@ class VariantAxis:
         return variant.get(self.key, ("-",))
 
     def label(self, value: tuple[str, ...]) -> str:
-        """Return a value with its key: ``Python 3.10``, ``no CUDA``."""
+        """Return a value with its key, ``Python 3.10``, ``no CUDA``, or alone where that says all; empty for no value."""
         text = self.values[value]
+        if text == "-" or self.key == "target_platform":
+            return text.strip("-")
+        if self.key == "microarch_level":
+            return f"x86-64-v{text}"
         return f"no {self.name}" if text == "none" else f"{self.name} {text}"
 
 
@@ -71,7 +75,10 @@ def config_labels(configs: Sequence[str], variants: Variants) -> dict[str, str]:
     """Return a distinct name for each config, such as ``CUDA 12.9 · Python 3.10``; else the config's own name."""
     varying_axes = distinguishing_axes(configs, variants)
     names = (
-        {config: " · ".join(axis.label(axis.value_of(variants[config])) for axis in varying_axes) for config in configs}
+        {
+            config: " · ".join(filter(None, (axis.label(axis.value_of(variants[config])) for axis in varying_axes)))
+            for config in configs
+        }
         if varying_axes
         else {}
     )
