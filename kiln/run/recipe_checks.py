@@ -117,10 +117,9 @@ def checks_of_renderings(
     feedstock: Feedstock, renderings: Sequence[RenderedConfig], *, own_engine: bool = True
 ) -> Iterator[Check]:
     """Yield the checks of a plan that need its renderings; each raises what it refuses."""
-    stagings = check_keys_and_find_stagings(feedstock)
     sources = dict.fromkeys(patch for rendered in renderings for item in rendered.sources for patch in item.patches)
     yield lambda: require_pins_of_outputs(feedstock, renderings)
-    yield lambda: require_independent_stagings(renderings, stagings)
+    yield lambda: require_independent_stagings(renderings, check_keys_and_find_stagings(feedstock))
     yield lambda: require_compatible_versions(feedstock, renderings)
     yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
     yield lambda: render.require_supported_keys(renderings, own_engine=own_engine)
@@ -157,9 +156,9 @@ class _Survey:
         self.doubts: Doubts = {}
 
     def attempt(self, stage: Callable[[], Result]) -> Result | None:
-        """Return the result of a stage; None if it is refused."""
+        """Return the result of a stage, each under the limits of its own process; None if it is refused."""
         try:
-            return stage()
+            return limits.run_bounded(stage)
         except KilnError as error:
             self.refused += (error, *error.others)
             return None
@@ -182,8 +181,8 @@ def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tu
         survey.attempt(check)
     attempts = [survey.attempt(partial(render.render, feedstock, config)) for config in configs]
     renderings = [rendered for rendered in attempts if rendered is not None]
-    if renderings:
-        survey.attempt(lambda: [survey.attempt(check) for check in checks_of_renderings(feedstock, renderings)])
+    for check in checks_of_renderings(feedstock, renderings):
+        survey.attempt(check)
     warnings = [*survey.doubts.values(), *(warning for rendered in renderings for warning in rendered.warnings)]
     refused, warned = ({str(error): error for error in errors}.values() for errors in (survey.refused, warnings))
     return tuple(refused), tuple(warned)
