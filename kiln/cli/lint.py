@@ -100,7 +100,7 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
         )
     except KilnError as error:
         # Without a variant a template may fail for another reason than in all other commands, whose answer counts.
-        refused, _ = limits.run_bounded(lambda: recipe_checks.faults_and_warnings(feedstock))
+        refused, _ = recipe_checks.faults_and_warnings(feedstock)
         raise next(iter(refused), error) from error
     messages = sorted([*messages, *refusals_and_warnings(feedstock, messages)], key=check.message_sort_key)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
@@ -111,13 +111,12 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
 
 def refusals_and_warnings(feedstock: Feedstock, reported: list[LintMessage]) -> Iterator[LintMessage]:
     """Yield what rerender, render and build would refuse or warn of, and no rule has reported in the same line."""
-    from kiln.base import limits
     from kiln.base.position import Place
     from kiln.feedstock.lint import check
     from kiln.feedstock.lint.model import LintMessage, Severity, recipe_files
     from kiln.run import recipe_checks
 
-    refused, warned = limits.run_bounded(lambda: recipe_checks.faults_and_warnings(feedstock))
+    refused, warned = recipe_checks.faults_and_warnings(feedstock)
     said = {(message.at.file, message.at.line, message.text) for message in reported}
     own = {(message.at.file, message.at.line) for message in reported if message.id.startswith(_REFUSED_BY_RULES)}
     for severity, rule, errors in ((Severity.LINT, check.REFUSED, refused), (Severity.HINT, check.WARNED, warned)):

@@ -153,6 +153,7 @@ def rerender(
     from kiln.feedstock.rerender import (
         NAME,
         ci_support_drift,
+        has_kiln_build_script,
         planned_workflow,
         workflow_drift,
         write_ci_support,
@@ -172,8 +173,12 @@ def rerender(
     total = f"{count_text(len(configs), 'config')} in {feedstock.config_folder}"
     if not options.check:
         planned_workflow(feedstock, configs)  # what it refuses, before anything is written
+        first = not feedstock.config_names
         changes = write_ci_support(feedstock, configs).summary or "nothing to change"
-        return notes, [f"{total}: {changes}", *write_workflows(feedstock, configs)], None
+        lines = write_workflows(feedstock, configs)
+        if not (first or has_kiln_build_script(feedstock)):  # of another tool: why it has no workflow is said once
+            lines = [line for line in lines if not line.startswith(f"no {NAME}")]
+        return notes, [f"{total}: {changes}", *lines], None
     drift, workflow_lines = (
         ci_support_drift(feedstock, configs),
         workflow_drift(feedstock, configs),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import tempfile
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kiln.base import limits
@@ -42,7 +44,6 @@ from kiln.recipe.variants.files import cuda_version_of_config
 if TYPE_CHECKING:
     import configparser
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
     from re import Pattern
 
     from kiln.recipe.feedstock import BuildConfig, Feedstock
@@ -117,10 +118,9 @@ def checks_of_renderings(
     feedstock: Feedstock, renderings: Sequence[RenderedConfig], *, own_engine: bool = True
 ) -> Iterator[Check]:
     """Yield the checks of a plan that need its renderings; each raises what it refuses."""
-    stagings = check_keys_and_find_stagings(feedstock)
     sources = dict.fromkeys(patch for rendered in renderings for item in rendered.sources for patch in item.patches)
     yield lambda: require_pins_of_outputs(feedstock, renderings)
-    yield lambda: require_independent_stagings(renderings, stagings)
+    yield lambda: require_independent_stagings(renderings, check_keys_and_find_stagings(feedstock))
     yield lambda: require_compatible_versions(feedstock, renderings)
     yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
     yield lambda: render.require_supported_keys(renderings, own_engine=own_engine)
@@ -157,9 +157,9 @@ class _Survey:
         self.doubts: Doubts = {}
 
     def attempt(self, stage: Callable[[], Result]) -> Result | None:
-        """Return the result of a stage; None if it is refused."""
+        """Return the result of a stage, each under the limits of its own process; None if it is refused."""
         try:
-            return stage()
+            return limits.run_bounded(stage)
         except KilnError as error:
             self.refused += (error, *error.others)
             return None
@@ -168,11 +168,11 @@ class _Survey:
 def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tuple[KilnError, ...]]:
     """Return what a rerender, a rendering and a plan of a feedstock refuse, and what they warn of, each once.
 
-    Without the pinning that a feedstock needs, only what no pinning can cure counts of its expansion. Its configs are
-    those in .ci_support or, without any, those that it expands to.
+    Without the pinning that a feedstock needs, only what no pinning can cure counts. Its configs are those in
+    .ci_support or, without any, those that it expands to.
     """
     survey = _Survey()
-    expanded = _expand(feedstock, survey)
+    expanded, complete = _expand(feedstock, survey)
     names = feedstock.config_names
     read = [survey.attempt(partial(config_file.read_config, feedstock, name)) for name in names]
     configs = [config for config in read if config is not None] if names else list(expanded)
@@ -182,26 +182,40 @@ def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tu
         survey.attempt(check)
     attempts = [survey.attempt(partial(render.render, feedstock, config)) for config in configs]
     renderings = [rendered for rendered in attempts if rendered is not None]
-    if renderings:
-        survey.attempt(lambda: [survey.attempt(check) for check in checks_of_renderings(feedstock, renderings)])
+    for check in checks_of_renderings(feedstock, renderings):
+        survey.attempt(check)
+    if not complete:  # what only a value is to blame for that is not the pinning's does not count
+        survey.refused = [
+            error for error in survey.refused if _VERSION not in str(error) and (names or isinstance(error, _INCURABLE))
+        ]
     warnings = [*survey.doubts.values(), *(warning for rendered in renderings for warning in rendered.warnings)]
     refused, warned = ({str(error): error for error in errors}.values() for errors in (survey.refused, warnings))
     return tuple(refused), tuple(warned)
 
 
-def _expand(feedstock: Feedstock, survey: _Survey) -> tuple[BuildConfig, ...]:
-    """Return the configs that a feedstock expands to; none if that takes a pinning."""
-    needs = survey.attempt(lambda: pinning.keys_without_value(feedstock))
+def _expand(feedstock: Feedstock, survey: _Survey) -> tuple[tuple[BuildConfig, ...], bool]:
+    """Return the configs that a feedstock expands to, and whether all keys have values of their own.
+
+    A key that only a pinning has gets a value that is like a version.
+    """
     own = survey.attempt(lambda: job_settings.exclusive_config_file(feedstock))
-    try:
-        configs = matrix.configs(feedstock, own, survey.doubts)
-    except KilnError as error:
-        if not needs or own or isinstance(error, (MalformedYaml, UnsafeTemplate)):
-            survey.refused += (error, *error.others)
-        return ()
-    return configs if own or not needs else ()
+    needs = () if own else survey.attempt(lambda: pinning.keys_without_value(feedstock)) or ()
+    with tempfile.TemporaryDirectory(prefix="kiln-pinning-") as folder:
+        if needs:
+            own = Path(folder, "conda_build_config.yaml")
+            values = ((need.key, _PLACEHOLDERS.get(need.key, _VERSION)) for need in needs)
+            own.write_text("".join(f"{key}:\n  - '{value}'\n" for key, value in values), encoding="utf-8")
+        try:
+            return matrix.configs(feedstock, own, {} if needs else survey.doubts), not needs
+        except KilnError as error:
+            survey.refused += (error, *error.others) if not needs or isinstance(error, _INCURABLE) else ()
+            return (), not needs
 
 
+# What a variant key has in the place of a pinning's value: a version that no recipe has, or what is not a version.
+_VERSION = "98.7.6"
+_PLACEHOLDERS = {"channel_sources": "conda-forge", "channel_targets": "conda-forge main"}
+_INCURABLE = (MalformedYaml, UnsafeTemplate, RecipeFault)  # by a pinning
 _PASSES = lazy_pattern(r"\b(?:script_env|secrets)\b")
 LATE = "${{"  # of folders that only the build knows
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kiln.base import files
 from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
 from kiln.base.serialization import mapping_or_empty
@@ -207,6 +209,28 @@ def additional_workflows(subject: LintedFeedstock) -> Iterator[Problem]:
             yield Problem(text=text, at=Place(file=f".github/workflows/{path.name}"))
 
 
+@cache
+def _avoided_packages() -> Mapping[str, str]:
+    """Return the packages that conda-forge's recipes avoid, each with what to require instead.
+
+    Source: recipe/linter_hints/hints.toml of conda-forge-pinning-feedstock, of August 2026.
+    """
+    return {row["package"]: row["instead"] for row in files.csv_rows(Path(__file__).with_name("avoided.csv"))}
+
+
+def avoided_packages(subject: LintedFeedstock) -> Iterator[Problem]:
+    """Yield requirements of packages that have a better one, or another name."""
+    recipe = subject.recipe
+    for value in (recipe.section("requirements"), *(output.get("requirements") for output in recipe.outputs)):
+        requirements = {"run": value} if isinstance(value, list) else mapping_or_empty(value)
+        for section in ("build", "host", "run"):
+            for spec in recipe.texts_of_all_branches(requirements.get(section)):
+                name = spec.split(" ")[0].strip()
+                if instead := _avoided_packages().get(name):
+                    text = f"{name} is one of the packages that recipes avoid"
+                    yield Problem(text=text, at=recipe.place_of(spec), cure=f"require {instead}")
+
+
 def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield requirements whose version overrides that of the variant."""
     recipe = subject.recipe
@@ -289,6 +313,7 @@ CONDA_FORGE_RULES = tuple(
         lint_rule(
             "CF-005", additional_workflows, "remove the workflow: conda-forge's services are for building packages"
         ),
+        hint_rule("CF-002", avoided_packages, "require another package"),
         hint_rule("CF-006", overridden_pins, "require the package without a version, or set it in the variant file"),
         hint_rule("CF-007", replaced_azure_variables, "use the setting"),
         lint_rule("CF-013", mismatched_feedstock_name, "set feedstock-name in the extra section"),

@@ -203,3 +203,21 @@ def warnings_of(subject: Feedstock, config: BuildConfig) -> tuple[KilnError, ...
         return render.render(subject, config).warnings
     except KilnError:
         return ()
+
+
+@pytest.mark.parametrize("recipe", [META, RECIPE], ids=["meta.yaml", "recipe.yaml"])
+def test_a_feedstock_without_its_pinning_is_judged_by_what_no_pinning_cures(tmp_path: Path, recipe: str) -> None:
+    v1 = recipe is RECIPE
+    files = {"recipe/build.sh": "true\n", "recipe/LICENSE": ""}
+    needs = changed(recipe, "zlib >=1.2,<2", "zlib " + ("${{ zlib }}.*" if v1 else "{{ zlib }}"))
+    subject = builders.feedstock(tmp_path / "a", needs, files=files, v1=v1)
+    found = check_feedstock(subject, of_conda_forge=False, fix=False).messages
+    assert not [message for message in found if message.id == "kiln-refused"]
+    broken = changed(needs, "number: 0", "number: zero")
+    subject = builders.feedstock(tmp_path / "b", broken, files=files, v1=v1)
+    (refused,) = (
+        message
+        for message in check_feedstock(subject, of_conda_forge=False, fix=False).messages
+        if message.id == "kiln-refused"
+    )
+    assert "zero" in refused.text

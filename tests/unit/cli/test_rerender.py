@@ -41,6 +41,13 @@ def test_written_files_pass_the_check_until_the_recipe_changes(
     assert sorted(feedstock.config_folder.iterdir()) == before
 
 
+def test_why_there_is_no_workflow_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = builders.feedstock(tmp_path, META)
+    words = ["-C", str(feedstock.root), "rerender"]
+    assert run(words) == run(words) == 0
+    assert capsys.readouterr().out.count("no .github/workflows/build.yml") == 1
+
+
 HEAD_V1 = "package:\n  name: a\n  version: '1'\n"
 TEST_V1 = "tests:\n  - python:\n      imports: [a]\n      python_version: '=.*'\n"
 

@@ -483,3 +483,14 @@ def test_a_source_whose_hash_has_no_value_on_a_platform_is_not_one_there(tmp_pat
     )
     changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
     assert changed == {2: f'{{% set sum = "{hashes["a-x-2.0.tar"]}" %}}  # [linux64]', 3: '{% set version = "2.0" %}'}
+
+
+def test_a_source_without_the_hash_that_it_has_elsewhere_is_not_downloaded(tmp_path: Path) -> None:
+    hashes = released(tmp_path / "up", "x-2.0.tar", "y-2.0.tar")
+    text = (
+        f"{HEAD}  - url: {(tmp_path / 'up').as_uri()}/{{{{ kind }}}}-{{{{ version }}}}.tar\n"
+        f'    sha256: {OLD}  # [kind == "x"]\n    sha256: {OTHER}  # [kind == "y"]\n'
+    )
+    changed = changed_lines(bumped(feedstock(tmp_path / "f", text, configs={"linux_64_": "kind:\n- z\n"}), "2.0"))
+    assert changed[7] == f'sha256: {hashes["x-2.0.tar"]}  # [kind == "x"]'
+    assert changed[8] == f'sha256: {hashes["y-2.0.tar"]}  # [kind == "y"]'

@@ -156,6 +156,8 @@ OF_CONDA_FORGE: list[tuple[str, str, str, dict[str, str], set[str]]] = [
     (META, "", "", {".github/workflows/mine.yml": ""}, {"CF-005"}),
     (META, "", "", {".github/workflows/conda-build.yml": ""}, set()),
     (META, "zlib >=1.2,<2", "zlib 1.2", {}, {"CF-006"}),
+    (META, "zlib >=1.2,<2", "matplotlib >=3", {}, {"CF-002"}),
+    (RECIPE, "then: zlib", "then: importlib_metadata", {}, {"CF-002"}),
     (META, "", "", {FORGE: "azure: {settings_linux: {variables: {MINIFORGE_HOME: x}}}"}, {"CF-007"}),
     (
         META,
