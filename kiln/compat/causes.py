@@ -171,7 +171,7 @@ def cause_of_failed_build(text: str) -> LogFailure | None:
 # The end of pip's report of a failed subprocess, and of the engine's: what comes before says more.
 _WRAP_UP = re.compile(
     r"^\s*(?:error: subprocess-exited-with-error|Exception information:|ERROR: Exception:"
-    r"|Script failed with status \d{1,9})"
+    r"|Removed build tracker:|Script failed with status \d{1,9})"
 )
 _OWN_BLOCK = re.compile(r"^\s*╰─> \[\d{1,9} lines? of output\]$")  # pip's, where it has not shown the output before
 _TRACE = re.compile(r"^\++ ")  # of a shell

@@ -245,6 +245,11 @@ def test_without_a_known_cause_the_lines_around_the_first_error_are_shown_withou
     assert shown == ["step 35", "step 36", "step 37", "step 38", "step 39", "it went wrong: error 7"]
 
 
+def test_what_pip_tidies_up_is_not_shown() -> None:
+    refused = "UnsupportedPythonVersion: Package 'p' requires a different Python: 3.10.2 not in '>=3.11'"
+    assert causes.telling_lines(f"{refused}\nRemoved build tracker: '/tmp/x'") == [refused]
+
+
 def test_of_a_subprocess_that_pip_quotes_its_own_lines_are_shown() -> None:
     quoted = "  ╰─> [2 lines of output]\n      odd\n      worse\n      [end of output]\n\n  note: This error originates"
     text = f"  error: subprocess-exited-with-error\n{quoted}\nERROR: Failed building wheel"
