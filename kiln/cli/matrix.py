@@ -64,7 +64,6 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
     from kiln.feedstock import config_file
     from kiln.recipe import pins, render
     from kiln.recipe.feedstock import load
-    from kiln.run import recipe_checks
 
     feedstock = load(root)
     names = options.configs or feedstock.config_names
@@ -73,7 +72,7 @@ def rendered_text(options: argparse.Namespace, root: Path) -> tuple[str, tuple[s
         raise UnknownConfig("no configs in .ci_support", hint=hint)
     configs = {name: config_file.read_config(feedstock, name) for name in names}
     rendered = {name: render.render(feedstock, config) for name, config in configs.items()}
-    recipe_checks.require_pins_of_outputs(feedstock, rendered.values())
+    pins.require_pins_of_outputs(feedstock, rendered.values())
     warnings = tuple(dict.fromkeys(line for config in rendered.values() for line in render.key_fault_warnings(config)))
     if options.final:
         rendered = {name: pins.close_static_pins(config) for name, config in rendered.items()}

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import RecipeFault
+from kiln.base.errors import RecipeFault, did_you_mean, raise_all
 from kiln.base.patterns import lazy_pattern
-from kiln.conda.specs import invalid_spec_reason, pinned_range, with_version_wildcard
+from kiln.base.position import Place
+from kiln.conda.specs import invalid_spec_reason, package_name, pinned_range, with_version_wildcard
 from kiln.recipe.rendered import Pin, Requirements
 from kiln.recipe.v0.rendering import run_exports
 from kiln.recipe.v0.used_keys import SECTIONS, spec_package_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from kiln.recipe.feedstock import Feedstock
     from kiln.recipe.rendered import Output, RenderedConfig
     from kiln.recipe.v0.metadata import Metadata
     from kiln.recipe.v0.recipe import Recipe
@@ -229,3 +233,33 @@ def _version_in_section(name: str, specs: Sequence[str]) -> str | None:
         if spec_package_name(spec) == name and len(words) > 1 and words[1][:1].isdigit():
             return words[1].removesuffix("*").removesuffix(".")
     return None
+
+
+def require_pins_of_outputs(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Refuse pins of outputs that a config does not have, and pins of its own outputs as if they were of others."""
+    faults: dict[tuple[str, str], RecipeFault] = {}
+    for rendered in renderings:
+        names = {output.name for output in rendered.outputs}
+        for output in rendered.outputs:
+            needs = {package_name(spec) for spec in (*output.requirements.build, *output.requirements.host)}
+            for _, _, pin in output.pins:
+                if pin.subpackage and pin.name not in names:
+                    what = f"{output.name} pins {pin.name!r} with pin_subpackage, but the config has no such output"
+                    hint = did_you_mean(pin.name, names) or "use pin_compatible for packages of other recipes"
+                elif not pin.subpackage and not pin.spec and pin.name in names - needs:
+                    what = f"{output.name} pins {pin.name!r}, an output of this recipe, with pin_compatible"
+                    hint = f"use pin_subpackage, or require {pin.name} in host"
+                else:
+                    continue
+                at = _place_of_pin(feedstock.root, rendered.file, pin.name)
+                faults.setdefault((output.name, pin.name), RecipeFault(what, at=at, hint=hint))
+    raise_all(list(faults.values()))
+
+
+def _place_of_pin(root: Path, file: str, name: str) -> Place:
+    """Return the place of the first pin of a package; the recipe alone for a name that a template makes."""
+    call = re.compile(rf"\bpin_(?:subpackage|compatible)\b[^)]*[\"'\s]{re.escape(name)}(?![\w.-])")
+    for number, line in enumerate((root / file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if match := call.search(line):
+            return Place(file=file, line=number, column=match.start() + 1)
+    return Place(file=file)

@@ -32,7 +32,7 @@ from kiln.compat.combination import Combination, DoctorResult, Finding, Verdict
 from kiln.conda.specs import package_name
 from kiln.feedstock import config_file, job_settings, matrix, pinning
 from kiln.feedstock.rerender import planned_workflow
-from kiln.recipe import render
+from kiln.recipe import pins, render
 from kiln.recipe.feedstock import is_v1
 from kiln.recipe.rendered import OWN_ENGINE
 from kiln.recipe.v1.expressions import is_template
@@ -119,7 +119,7 @@ def checks_of_renderings(
 ) -> Iterator[Check]:
     """Yield the checks of a plan that need its renderings; each raises what it refuses."""
     sources = dict.fromkeys(patch for rendered in renderings for item in rendered.sources for patch in item.patches)
-    yield lambda: require_pins_of_outputs(feedstock, renderings)
+    yield lambda: pins.require_pins_of_outputs(feedstock, renderings)
     yield lambda: require_independent_stagings(renderings, check_keys_and_find_stagings(feedstock))
     yield lambda: require_compatible_versions(feedstock, renderings)
     yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
@@ -258,36 +258,6 @@ def require_independent_stagings(renderings: Iterable[RenderedConfig], places: M
                     why="staging outputs are built before all packages",
                     hint=f"build {own[0]} in a feedstock of its own, or in the staging output",
                 )
-
-
-def require_pins_of_outputs(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
-    """Refuse pins of outputs that a config does not have, and pins of its own outputs as if they were of others."""
-    faults: dict[tuple[str, str], RecipeFault] = {}
-    for rendered in renderings:
-        names = {output.name for output in rendered.outputs}
-        for output in rendered.outputs:
-            needs = {package_name(spec) for spec in (*output.requirements.build, *output.requirements.host)}
-            for _, _, pin in output.pins:
-                if pin.subpackage and pin.name not in names:
-                    what = f"{output.name} pins {pin.name!r} with pin_subpackage, but the config has no such output"
-                    hint = did_you_mean(pin.name, names) or "use pin_compatible for packages of other recipes"
-                elif not pin.subpackage and not pin.spec and pin.name in names - needs:
-                    what = f"{output.name} pins {pin.name!r}, an output of this recipe, with pin_compatible"
-                    hint = f"use pin_subpackage, or require {pin.name} in host"
-                else:
-                    continue
-                at = _place_of_pin(feedstock.root, rendered.file, pin.name)
-                faults.setdefault((output.name, pin.name), RecipeFault(what, at=at, hint=hint))
-    raise_all(list(faults.values()))
-
-
-def _place_of_pin(root: Path, file: str, name: str) -> Place:
-    """Return the place of the first pin of a package; the recipe alone for a name that a template makes."""
-    call = re.compile(rf"\bpin_(?:subpackage|compatible)\b[^)]*[\"'\s]{re.escape(name)}(?![\w.-])")
-    for number, line in enumerate((root / file).read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        if match := call.search(line):
-            return Place(file=file, line=number, column=match.start() + 1)
-    return Place(file=file)
 
 
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:

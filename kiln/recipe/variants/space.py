@@ -45,7 +45,7 @@ class VariantAxis:
         return variant.get(self.key, ("-",))
 
     def label(self, value: tuple[str, ...]) -> str:
-        """Return a value with its key, ``Python 3.10``, ``no CUDA``, or alone where that says all; empty for no value."""
+        """Return a value with its key, ``Python 3.10``, or alone where that says all; empty for no value."""
         text = self.values[value]
         if text == "-" or self.key == "target_platform":
             return text.strip("-")

@@ -11,6 +11,7 @@ import pytest
 
 from kiln.base.errors import RecipeFault, UsageError
 from kiln.compat import tables
+from kiln.recipe import pins
 from kiln.run import recipe_checks
 from kiln.run.recipe_checks import check_keys_and_find_stagings
 from tests import builders
@@ -217,10 +218,10 @@ def test_a_pin_of_an_output_is_one_of_the_config(
     found = builders.feedstock(tmp_path, text, v1=v1)
     renderings = [builders.rendered(found)]
     if not what:
-        recipe_checks.require_pins_of_outputs(found, renderings)
+        pins.require_pins_of_outputs(found, renderings)
         return
     with pytest.raises(RecipeFault, match=what) as caught:
-        recipe_checks.require_pins_of_outputs(found, renderings)
+        pins.require_pins_of_outputs(found, renderings)
     assert caught.value.at is not None
     assert caught.value.at.line == len(text.splitlines())
     assert hint in caught.value.hint

@@ -255,6 +255,6 @@ def test_on_a_narrow_terminal_each_failed_config_has_its_reason_in_a_line_below(
     report = runs.worked_through(variants, bad={1: ConfigState.FAILED, 2: ConfigState.OUT_OF_MEMORY})
     lines = run_table_text(report, variants, 80).splitlines()
     assert max(map(len, lines)) <= 80
-    assert "✗ no CUDA · Python 3.11 · x86-64-v1: the compile step ended with exit" in lines
+    assert "✗ no CUDA · Python 3.11 · x86-64-v1: the compile step ended with exit code 1" in lines
     assert "cached" not in lines[0], "a column without a value is left out"
     assert "why" in run_table_text(report, variants).splitlines()[0]
