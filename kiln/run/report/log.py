@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kiln.base.errors import DiskFull, OutOfMemory
 from kiln.base.text import line_as_terminal_shows
 from kiln.compat import causes
 from kiln.run.report.comparison import TEST_STEP
@@ -203,6 +204,9 @@ class _LogReader:
         )
 
 
+_ERRORS = {ConfigState.OUT_OF_MEMORY: OutOfMemory, ConfigState.DISK_FULL: DiskFull}
+
+
 def _causes(log: Path, state: ConfigState, reader: _LogReader) -> tuple[LogCause, ...]:
     """Return the lines that say why a step failed: those that the table of failures knows, or else one of its last."""
     first, end = reader.failed_lines()
@@ -214,7 +218,8 @@ def _causes(log: Path, state: ConfigState, reader: _LogReader) -> tuple[LogCause
     known = [
         LogCause(line=before + found.line, text=_shown(found.text[_STAMP:]), cause=found.cause, cure=found.cure)
         for found in causes.failures_in_log(io.BytesIO(data))
-        if first <= before + found.line < end
+        # What ended a build for want of memory or space is not what the log has besides.
+        if first <= before + found.line < end and found.error is _ERRORS.get(state, found.error)
     ]
     if known:
         return tuple(known[-_CAUSES:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,6 +76,15 @@ def test_the_line_of_the_cause_is_found(lines: tuple[str, ...], cause: str, why:
     assert found.text == cause, why
     assert run.log is not None
     assert run.log.read_text().splitlines()[found.line - 1] == TIME + cause
+
+
+def test_of_a_build_without_memory_another_message_of_its_log_is_not_the_cause(tmp_path: Path) -> None:
+    lines = ("=== build a", "/bin/ld: cannot find -lx", "--- build a: 1 s")
+    run = replace(config(tmp_path, *lines, failed="build a"), state=ConfigState.OUT_OF_MEMORY)
+    assert read_log(run).causes == ()
+    killed = ("=== build a", "/bin/ld: cannot find -lx", "g++: fatal error: Killed signal terminated program cc1plus")
+    run = replace(config(tmp_path, *killed, failed="build a"), state=ConfigState.OUT_OF_MEMORY)
+    assert [cause.line for cause in read_log(run).causes] == [3]
 
 
 def test_a_cause_that_the_table_knows_has_its_cure(tmp_path: Path) -> None:
