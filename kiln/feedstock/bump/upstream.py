@@ -411,7 +411,11 @@ def _hashes_from_first_working_url(
             return hashes, "; ".join([*notes, *(f"not used: {reason}" for reason in reasons)])
     what = f"{urls[0]} cannot be downloaded" if len(urls) == 1 else f"none of {len(urls)} URLs can be downloaded"
     why = reasons[0].removeprefix(f"{urls[0]}: ") if len(urls) == 1 else "\n       ".join(reasons)
-    raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
+    hint = "check the version, and whether upstream has released it there"
+    if all("cannot be reached" in reason for reason in reasons):
+        hosts = ", ".join(dict.fromkeys(urlsplit(url).hostname or url for url in urls))
+        hint = f"run the same command where {hosts} can be reached; behind a proxy set HTTPS_PROXY"
+    raise DownloadFailed(what, why=why, hint=hint)
 
 
 def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:
