@@ -83,6 +83,8 @@ class MetaYamlText:
         self.literals = meta_yaml_literals(text)
         self.fault: KilnError | None = None
         self._versioned = ""  # the output that has the recipe's version, if the top has not
+        configs = config_file.read_configs(feedstock, feedstock.config_names)
+        self._platforms = {config.platform for config in configs} or set(_PLATFORMS)
         self._variants = self._distinct_variants(_meta_yaml_variants(feedstock, text))
         self._variants += self._variants_with_missing_hashes()
         self._versioned = _output_with_version(self.views_at_variants(text), 1)
@@ -121,8 +123,9 @@ class MetaYamlText:
         try:
             if recipe.source.text.text != text:
                 recipe.source.replace_text(text)
-            view = _meta_yaml_view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
-            return _with_version_of(view, self._versioned)
+            host = recipe.host_subdir(variant)
+            view = _with_version_of(_meta_yaml_view(recipe.rendered_values(variant, host)), self._versioned)
+            return view if host in self._platforms else _without_sources_to_look_up(view)
         except KilnError as error:
             self.fault = self.fault or error
             return None
@@ -331,6 +334,11 @@ def _meta_yaml_source_view(entry: Mapping[str, Any]) -> SourceView:
     )
 
 
+def _without_sources_to_look_up(view: RecipeView) -> RecipeView:
+    """Return what a recipe says on a platform without a config, where upstream need not have files without a hash."""
+    return replace(view, sources=tuple(source for source in view.sources if source.hashes or not source.urls))
+
+
 def _output_with_version(views: Views, first: int) -> str:
     """Return the output that has the version which sources have, if neither they nor an output have the one at the top.
 
@@ -374,6 +382,8 @@ class RecipeYamlText:
         self.literals = recipe_yaml_literals(text, RECIPE)
         self.fault: KilnError | None = None
         self._versioned = ""  # the output that has the recipe's version, if the top has not
+        configs = config_file.read_configs(feedstock, feedstock.config_names)
+        self._platforms = {config.platform for config in configs} or set(_PLATFORMS)
         self._variants = tuple(islice(_recipe_yaml_variants(feedstock, text), _MOST_RECIPE_YAML_VARIANTS))
         conditions = [match[1] for match in _CONDITION.finditer(text)]
         conditions += [match[1] or match[2] for match in _JINJA_CONDITION.finditer(text)]
@@ -413,7 +423,8 @@ class RecipeYamlText:
     ) -> RecipeView | None:
         try:
             view = _recipe_yaml_view(recipe, recipe.scope_at_variant(variant, target, build))
-            return _with_version_of(view, self._versioned)
+            view = _with_version_of(view, self._versioned)
+            return view if target in self._platforms else _without_sources_to_look_up(view)
         except KilnError as error:
             self.fault = self.fault or error
             return None
