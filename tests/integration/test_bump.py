@@ -110,6 +110,9 @@ def test_all_releases_that_a_server_does_not_have_are_named(server: str, tmp_pat
     assert "broke off" in reasons[0] or "IncompleteRead" in reasons[0]
     assert reasons[1] == "the server sent a web page, not a .gz file"
     assert reasons[2] == "127.0.0.1 cannot be reached: Connection refused"
+    hints = re.findall(r"try: (.*)", str(caught.value))
+    assert ["released it there" in hint for hint in hints] == [True, True, False]
+    assert "where 127.0.0.1 can be reached" in hints[2]
     with pytest.raises(DownloadFailed, match="the server answered 404"):
         bumped(feedstock(tmp_path / "other", recipe(f"{server}/plain")), "3.0")
 

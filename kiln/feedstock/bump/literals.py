@@ -243,7 +243,7 @@ class SourceView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeView:
-    """A recipe at one variant: the ``version`` is the top level's, ``packages`` have theirs."""
+    """A recipe at one variant: the ``version`` is the one that sources follow, ``packages`` have theirs."""
 
     version: str
     packages: tuple[PackageView, ...]

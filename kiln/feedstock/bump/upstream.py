@@ -370,8 +370,21 @@ def hashes_of_downloads(
                 why = f"{download.display_name} has the {algorithm} {value}, another one has {values[literal]}"
                 hint = "give each source its own hash in the recipe"
                 raise HashMismatch("different sources share a hash in the recipe", why=why, hint=hint)
-    raise_all(faults)
+    raise_all(_failures_by_reason(faults))
     return values, tuple(notes)
+
+
+def _failures_by_reason(faults: Iterable[DownloadFailed]) -> list[DownloadFailed]:
+    """Return failures with one in the place of those of the same reason, which names their files."""
+    groups: dict[tuple[str, str], list[DownloadFailed]] = {}
+    for fault in faults:
+        groups.setdefault((fault.why, fault.hint), []).append(fault)
+    failures = []
+    for (why, hint), group in groups.items():
+        lines = [why, *(fault.what.removesuffix(" cannot be downloaded") for fault in group)]
+        together = DownloadFailed(f"{len(group)} sources cannot be downloaded", why="\n       ".join(lines), hint=hint)
+        failures.append(together if len(group) > 1 else group[0])
+    return failures
 
 
 def _hashes_of_download(
@@ -411,7 +424,11 @@ def _hashes_from_first_working_url(
             return hashes, "; ".join([*notes, *(f"not used: {reason}" for reason in reasons)])
     what = f"{urls[0]} cannot be downloaded" if len(urls) == 1 else f"none of {len(urls)} URLs can be downloaded"
     why = reasons[0].removeprefix(f"{urls[0]}: ") if len(urls) == 1 else "\n       ".join(reasons)
-    raise DownloadFailed(what, why=why, hint="check the version, and whether upstream has released it there")
+    hint = "check the version, and whether upstream has released it there"
+    if all("cannot be reached" in reason for reason in reasons):
+        hosts = ", ".join(dict.fromkeys(urlsplit(url).hostname or url for url in urls))
+        hint = f"run the same command where {hosts} can be reached; behind a proxy set HTTPS_PROXY"
+    raise DownloadFailed(what, why=why, hint=hint)
 
 
 def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -81,8 +82,12 @@ class MetaYamlText:
         self.text = text
         self.literals = meta_yaml_literals(text)
         self.fault: KilnError | None = None
+        self._versioned = ""  # the output that has the recipe's version, if the top has not
+        configs = config_file.read_configs(feedstock, feedstock.config_names)
+        self._platforms = {config.platform for config in configs} or set(_PLATFORMS)
         self._variants = self._distinct_variants(_meta_yaml_variants(feedstock, text))
         self._variants += self._variants_with_missing_hashes()
+        self._versioned = _output_with_version(self.views_at_variants(text), 1)
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
@@ -118,7 +123,9 @@ class MetaYamlText:
         try:
             if recipe.source.text.text != text:
                 recipe.source.replace_text(text)
-            return _meta_yaml_view(recipe.rendered_values(variant, recipe.host_subdir(variant)))
+            host = recipe.host_subdir(variant)
+            view = _with_version_of(_meta_yaml_view(recipe.rendered_values(variant, host)), self._versioned)
+            return view if host in self._platforms else _without_sources_to_look_up(view)
         except KilnError as error:
             self.fault = self.fault or error
             return None
@@ -281,9 +288,10 @@ def _candidate_selector_values(selector: str, given: Collection[str]) -> Iterato
 def _meta_yaml_view(values: Mapping[str, Any]) -> RecipeView:
     package = mapping_or_empty(values.get("package"))
     build = mapping_or_empty(values.get("build"))
-    version = str(package.get("version") or "")
     top = PackageView(
-        name=str(package.get("name") or ""), version=version, number=_meta_yaml_build_number(build.get("number"))
+        name=str(package.get("name") or ""),
+        version=str(package.get("version") or ""),
+        number=_meta_yaml_build_number(build.get("number")),
     )
     outputs = mappings_in_list(values.get("outputs"))
     packages = [_meta_yaml_package_view(output, top) for output in outputs]
@@ -293,7 +301,8 @@ def _meta_yaml_view(values: Mapping[str, Any]) -> RecipeView:
         for entry in mappings_in_list(part.get("source"))
         if all(entry.get(key, True) for key in HASHES)  # without a value, conda-build refuses the source
     ]
-    return RecipeView(version=version, packages=(top, *packages), sources=tuple(map(_meta_yaml_source_view, entries)))
+    sources = tuple(map(_meta_yaml_source_view, entries))
+    return RecipeView(version=top.version, packages=(top, *packages), sources=sources)
 
 
 def _meta_yaml_package_view(output: Mapping[str, Any], top: PackageView) -> PackageView:
@@ -325,6 +334,38 @@ def _meta_yaml_source_view(entry: Mapping[str, Any]) -> SourceView:
     )
 
 
+def _without_sources_to_look_up(view: RecipeView) -> RecipeView:
+    """Return what a recipe says on a platform without a config, where upstream need not have files without a hash."""
+    return replace(view, sources=tuple(source for source in view.sources if source.hashes or not source.urls))
+
+
+def _output_with_version(views: Views, first: int) -> str:
+    """Return the output that has the version which sources have, if neither they nor an output have the one at the top.
+
+    Recipes of several outputs may have a version such as ``1`` at the top, which stays; folders of URLs have such
+    numbers too. Outputs begin at the ``first`` package of a view. Empty where the version at the top is the recipe's.
+    """
+    view = next((view for view in views if view is not None), None)
+    if view is None:
+        return ""
+    own = {package.version: package.name for package in view.packages[first:]}
+    addresses = [text for source in view.sources for text in (*source.urls, source.revision)]
+    found = [version for version in own if version and _names_version(" ".join(addresses), version)]
+    names = " ".join(text.rpartition("/")[2] for text in addresses)
+    stays = view.version in own or _names_version(names, view.version)
+    return "" if stays or len(found) != 1 else own[found[0]]
+
+
+def _with_version_of(view: RecipeView, name: str) -> RecipeView:
+    """Return a view with the version of an output; the same view without a name."""
+    package = next((package for package in view.packages[::-1] if name and package.name == name), None)
+    return view if package is None else replace(view, version=package.version)
+
+
+def _names_version(text: str, version: str) -> bool:
+    return re.search(rf"(?<!\d)(?<!\d\.){re.escape(version)}(?!\.?\d)", text) is not None
+
+
 _MOST_RECIPE_YAML_VARIANTS = 200  # variants that are looked at
 _HASHES = ("sha256", "md5")
 
@@ -340,6 +381,9 @@ class RecipeYamlText:
         self.text = text
         self.literals = recipe_yaml_literals(text, RECIPE)
         self.fault: KilnError | None = None
+        self._versioned = ""  # the output that has the recipe's version, if the top has not
+        configs = config_file.read_configs(feedstock, feedstock.config_names)
+        self._platforms = {config.platform for config in configs} or set(_PLATFORMS)
         self._variants = tuple(islice(_recipe_yaml_variants(feedstock, text), _MOST_RECIPE_YAML_VARIANTS))
         conditions = [match[1] for match in _CONDITION.finditer(text)]
         conditions += [match[1] or match[2] for match in _JINJA_CONDITION.finditer(text)]
@@ -349,6 +393,7 @@ class RecipeYamlText:
             for variant, target, build in self._variants
         )
         self._variants += _variants_with_missing_hashes(self, self._variants, candidates, self._view)
+        self._versioned = _output_with_version(self.views_at_variants(text), 0)
 
     def _view(self, text: str, variant: VariantAndPlatforms) -> RecipeView | None:
         fault = self.fault
@@ -377,7 +422,9 @@ class RecipeYamlText:
         self, recipe: RecipeV1, variant: Mapping[str, Any], target: str, build: str
     ) -> RecipeView | None:
         try:
-            return _recipe_yaml_view(recipe, recipe.scope_at_variant(variant, target, build))
+            view = _recipe_yaml_view(recipe, recipe.scope_at_variant(variant, target, build))
+            view = _with_version_of(view, self._versioned)
+            return view if target in self._platforms else _without_sources_to_look_up(view)
         except KilnError as error:
             self.fault = self.fault or error
             return None
