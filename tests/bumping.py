@@ -46,9 +46,9 @@ def released(folder: Path, *names: str) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def ignored(_: str) -> Iterator[Callable[[str], None]]:
+def ignored(_: str) -> Iterator[Callable[[int, int | None], None]]:
     """Ignore the progress of a download."""
-    yield lambda _: None
+    yield lambda _done, _size: None
 
 
 def bumped(feedstock: Feedstock, version: str, env: Mapping[str, str] | None = None) -> BumpPlan:

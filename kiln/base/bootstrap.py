@@ -42,7 +42,7 @@ from kiln.base.system.files import acquire_lock
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
     from types import FrameType
 
@@ -130,7 +130,7 @@ def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN
     """
     user.add_missing_home_variables()
     try:
-        python = ensure_environment(root, locks=locks, say=_print_line)
+        python = ensure_environment(root, locks=locks, say=_print_line, show=_show_progress)
     except KeyboardInterrupt:
         sys.exit(Interrupted.exit_code)
     except KilnError as failure:
@@ -140,14 +140,19 @@ def exec_in_environment(root: Path, *arguments: str, locks: Sequence[str] = (RUN
 
 
 def ensure_environment(
-    root: Path, *, locks: Sequence[str] = (RUN,), say: Callable[[str], None] = lambda _: None
+    root: Path,
+    *,
+    locks: Sequence[str] = (RUN,),
+    say: Callable[[str], None] = lambda _: None,
+    show: Callable[[str], None] | None = None,
 ) -> Path:
     """Return the Python of the environment of the clone at ``root``, after creating or completing it if needed.
 
-    ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step. Raises
-    MissingTool, DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts again.
+    ``locks`` are the files of requirements/ whose packages it must have; ``say`` gets one line for each step, and
+    ``show``, or else ``say``, what a step has done so far when nothing was said for a while. Raises MissingTool,
+    DownloadFailed, HashMismatch, NotWritable, DiskFull or Interrupted; the next call then starts again.
     """
-    return _ensure_environment_in(root / FOLDER, locks, say)
+    return _ensure_environment_in(root / FOLDER, locks, say, show or say)
 
 
 def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda _: None) -> Path:
@@ -164,7 +169,7 @@ def ensure_fleet_environment(root: Path, *, say: Callable[[str], None] = lambda 
             hint="start it with another: python3.14 -m kiln fleet ..., or python3.13, python3.12, python3.11",
         )
     environment.require_clone("kiln fleet", root)
-    return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say)
+    return _ensure_environment_in(root / FLEET_FOLDER, (FLEET, COLLECTIONS), say, say)
 
 
 def has_fleet_environment(root: Path) -> bool:
@@ -175,14 +180,14 @@ def has_fleet_environment(root: Path) -> bool:
     )
 
 
-def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[str], None]) -> Path:
+def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Say, show: Say) -> Path:
     """Return the Python of the environment in ``folder``, after creating it if needed."""
     if examine_environment(folder, locks).reason:
         if "_ARGCOMPLETE" in os.environ:
             sys.exit(1)  # a shell's completion does not wait for an environment
 
         try:
-            create_environment(folder, locks, say)
+            create_environment(folder, locks, say, show)
         except KeyboardInterrupt as stop:
             what = f"the set-up of {folder} was interrupted"
             raise Interrupted(what, hint="the next run starts it again") from stop
@@ -190,8 +195,54 @@ def _ensure_environment_in(folder: Path, locks: Sequence[str], say: Callable[[st
 
 
 def _print_line(line: str) -> None:
-    sys.stderr.write(f"{line}\n")
+    sys.stderr.write(f"{_start_of_line()}{line}\n")
     sys.stderr.flush()
+
+
+def _show_progress(line: str) -> None:
+    """Print a line, which the next one replaces on a terminal."""
+    start = _start_of_line()
+    sys.stderr.write(f"{start}{line}" if start else f"{line}\n")
+    sys.stderr.flush()
+
+
+def _start_of_line() -> str:
+    """Return what clears the line of a terminal; empty elsewhere."""
+    return "\r\x1b[K" if sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb" else ""
+
+
+_QUIET = 1.5  # seconds after which a step shows what it has done so far
+
+
+class _Activity:
+    """What a set-up does at present, by ``describe``; while it is shown, a thread tells it with the seconds so far."""
+
+    def __init__(self, text: str) -> None:
+        self.describe: Callable[[], str] = lambda: text
+        self.began = monotonic()
+
+    @contextmanager
+    def shown(self, show: Say) -> Iterator[None]:
+        """Show what the block does."""
+        over = threading.Event()
+
+        def show_until_over() -> None:
+            while not over.wait(_QUIET):
+                with suppress(OSError):  # a folder that is being emptied, or nobody reads it
+                    show(f"{self.describe()} ({self.seconds:.0f} s)")
+
+        thread = threading.Thread(target=show_until_over, name="progress of the set-up", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    @property
+    def seconds(self) -> float:
+        """The seconds since its start."""
+        return monotonic() - self.began
 
 
 # The user's network settings apply here too. The user's other pip settings (a target folder, `user`, constraints, a
@@ -222,6 +273,7 @@ class _EnvironmentSetup(NamedTuple):
     locks: tuple[str, ...]
     say: Say
     lock: int
+    activity: _Activity
 
     @property
     def clone_root(self) -> Path:
@@ -233,26 +285,30 @@ class _EnvironmentSetup(NamedTuple):
         return self.clone_root / "requirements" / name
 
 
-def create_environment(folder: Path, locks: Sequence[str], say: Say) -> None:
+def create_environment(folder: Path, locks: Sequence[str], say: Say, show: Say) -> None:
     """Create or complete the environment in ``folder``, at the top of a clone; concurrent processes do it once.
+
+    ``say`` and ``show`` are as for `ensure_environment`.
 
     Raises MissingTool, DownloadFailed, HashMismatch, NotWritable or DiskFull.
     """
     reason = examine_environment(folder, locks).reason
     try:
-        with _environment_lock(folder, say) as lock:
+        with _environment_lock(folder, say, show) as lock:
             state = examine_environment(folder, locks)  # another process may have created it while this one waited
             if state.reason:
                 names = {*locks, *(installed_requirement_files(folder) if state.completable else ())}
-                _set_up_environment(
-                    _EnvironmentSetup(folder, tuple(sorted(names)), say, lock), reason, completable=state.completable
-                )
+                activity = _Activity(f"making {folder.name}")
+                job = _EnvironmentSetup(folder, tuple(sorted(names)), say, lock, activity)
+                with activity.shown(show):
+                    _set_up_environment(job, reason, completable=state.completable)
+                say(f"{folder.name} is ready ({activity.seconds:.0f} s)")
     except OSError as failure:
         raise_os_error(failure, folder)
 
 
 def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: bool) -> None:
-    started_at, folder = monotonic(), job.folder
+    folder = job.folder
     _refuse_link_to_other_clone(folder)
     job.say(f"{reason}: {'completing' if completable else 'setting up'} {folder.name} (about 20 s)")
     digests = {name: requirements_digest(job.clone_root, name) for name in job.locks}
@@ -274,7 +330,6 @@ def _set_up_environment(job: _EnvironmentSetup, reason: str, *, completable: boo
         with suppress(OSError):
             _clear_except_lock(folder)  # frees the space, above all when the disk is full
         raise
-    job.say(f"{folder.name} is ready ({monotonic() - started_at:.0f} s)")
 
 
 def _create_empty_venv(job: _EnvironmentSetup) -> None:
@@ -301,18 +356,59 @@ def _has_module(module: str) -> bool:
     return spec is not None and spec.origin is not None  # a mere folder of that name has no origin
 
 
+_INSTALLING = "Installing collected packages:"  # pip's second long part, in which it prints nothing
+
+
+class PipOutput:
+    """Counts the packages that pip has fetched, by its output, and then those that it has installed, by their folders.
+
+    ``requirements`` are the entries of the locks; those with a condition may not apply.
+    """
+
+    def __init__(self, requirements: Collection[str], site_packages: Path) -> None:
+        self._requirements, self._site_packages = len(requirements), site_packages
+        self._ignored: set[str] = set()
+        self._before: set[str] = set()
+        self._begun = self.count = 0
+
+    def add_line(self, line: str) -> None:
+        """Add a line of pip's output."""
+        if line.startswith("Ignoring "):
+            self._ignored.add(line.partition(":")[0])
+        elif line.startswith(("Collecting ", "Requirement already satisfied")):
+            self._begun += 1
+        elif line.startswith(_INSTALLING):
+            self._before, self.count = self._installed(), line.count(",") + 1
+
+    def _installed(self) -> set[str]:
+        return {path.name for path in self._site_packages.glob("*.dist-info")}
+
+    def describe(self) -> str:
+        """Return what pip does now."""
+        if self.count:
+            return f"installing packages: {len(self._installed() - self._before)} of {self.count} done"
+        if not self._begun:  # which ones do not apply comes before
+            return "fetching packages"
+        total = max(self._begun, self._requirements - len(self._ignored))
+        return f"fetching packages: {self._begun - 1} of {total} done"
+
+
 def _install_locked_packages(job: _EnvironmentSetup) -> None:
     """Install the packages of the lock files, each verified against its hash, and check that they are installed."""
     folder, locks = job.folder, [name for name in job.locks if name != COLLECTIONS]
     files = [argument for name in locks for argument in ("-r", str(job.requirements_path(name)))]
+    pip = PipOutput({entry for name in locks for entry in _requirements(job.clone_root, name)}, _site_packages(folder))
+    job.activity.describe = pip.describe
 
     def report_installing(line: str) -> None:
-        if line.startswith("Installing collected packages:"):  # pip's second long part
-            count = line.count(",") + 1
+        pip.add_line(line)
+        if line.startswith(_INSTALLING):
+            count = pip.count
             fetched = "fetched 1 package, installing it" if count == 1 else f"fetched {count} packages, installing them"
             job.say(fetched)
 
     code, tail = _run_setup_step(job, [*_pip_command(folder), *_INSTALL, *files], on_line=report_installing)
+    job.activity.describe = lambda: "checking the packages"
     if code:
         raise_pip_error(tail, job.clone_root)
     absent = {
@@ -331,12 +427,14 @@ def _install_ansible_collections(job: _EnvironmentSetup) -> None:
 
     scratch = job.folder / "collections"
     job.say("fetching Ansible's collections (52 MB)")
+    job.activity.describe = lambda: "fetching Ansible's collections"
     code, tail = _run_setup_step(
         job,
         [*_pip_command(job.folder), *_DOWNLOAD, "--dest", str(scratch), "-r", str(job.requirements_path(COLLECTIONS))],
     )
     if code:
         raise_pip_error(tail, job.clone_root)
+    job.activity.describe = lambda: "unpacking Ansible's collections"
     for wheel in scratch.iterdir():
         unpack_collections(wheel, _site_packages(job.folder))
     shutil.rmtree(scratch)
@@ -374,7 +472,7 @@ def setup_step_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
+def _environment_lock(folder: Path, say: Say, show: Say) -> Iterator[int]:
     """Hold the environment's lock, after waiting for another process that holds it; yield the open file."""
     is_environment = (folder / LOCK).exists() or (folder / "pyvenv.cfg").exists()
     if os.path.lexists(folder) and not is_environment and (not folder.is_dir() or any(folder.iterdir())):
@@ -386,7 +484,8 @@ def _environment_lock(folder: Path, say: Say) -> Iterator[int]:
             acquire_lock(lock, wait=False)
         except BlockingIOError:
             say(f"another process is setting up {folder.name}: waiting for it")
-            acquire_lock(lock, wait=True)
+            with _Activity("waiting for it").shown(show):
+                acquire_lock(lock, wait=True)
         yield lock
     finally:
         os.close(lock)
@@ -417,10 +516,14 @@ def _clear_except_lock(folder: Path) -> None:
             entry.unlink()
 
 
-def _unconditional_requirements(root: Path, lock: str) -> set[str]:
-    """Return a lock file's ``name==version`` entries that apply everywhere: those without a marker after ``;``."""
+def _requirements(root: Path, lock: str) -> set[str]:
+    """Return a lock file's entries: ``name==version``, with a marker after ``;`` if they do not apply everywhere."""
     lines = (root / "requirements" / lock).read_text(encoding="utf-8").splitlines()
-    return {line.rstrip(" \\") for line in lines if line[:1].isalnum() and ";" not in line}
+    return {line.rstrip(" \\") for line in lines if line[:1].isalnum()}
+
+
+def _unconditional_requirements(root: Path, lock: str) -> set[str]:
+    return {entry for entry in _requirements(root, lock) if ";" not in entry}
 
 
 def _installed_distributions(folder: Path) -> set[str]:

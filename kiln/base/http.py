@@ -259,13 +259,14 @@ def fetch_and_hash(
     folder: Path,
     *,
     algorithms: Iterable[str],
-    progress: Callable[[str], None] = lambda _text: None,
+    progress: Callable[[int, int | None], None] = lambda _done, _size: None,
     target: Path | None = None,
     verify_kind: bool = True,
 ) -> Mapping[str, str]:
     """Return the hashes of what is at an address, which is written to ``target``, if given.
 
-    ``folder`` is the one that an address without a scheme is relative to; ``progress`` gets the bytes received so far.
+    ``folder`` is the one that an address without a scheme is relative to; ``progress`` gets the bytes received so far,
+    and of how many, if the server announces it.
     Without ``verify_kind``, what has the name of an archive may be something else.
 
     Raises:
@@ -280,7 +281,7 @@ def fetch_and_hash(
         contextlib.nullcontext() if target is None else target.open("wb") as sink,  # closed in full_disk
         _opened_source(url, folder) as (stream, size),
     ):
-        total, beginning, announced = 0, b"", f" of {files.human_readable_size(size)}" if size else ""
+        total, beginning = 0, b""
         for chunk in _chunks_within_limits(stream, size, url):
             total += len(chunk)
             beginning = beginning or chunk[:HEADER]
@@ -289,7 +290,7 @@ def fetch_and_hash(
             if sink is not None:
                 with files.full_disk_as_kiln_error(Path(sink.name).parent):
                     sink.write(chunk)
-            progress(files.human_readable_size(total) + announced)
+            progress(total, size)
         if verify_kind:
             _require_archive(url, beginning)
     return {name: digest.hexdigest() for name, digest in hashes.items()}

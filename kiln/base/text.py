@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import textwrap
 import time
+from collections import deque
 from itertools import zip_longest
 from typing import IO, TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from kiln.base.errors import UsageError
 from kiln.base.patterns import HIDDEN, lazy_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rich.status import Status
 
@@ -184,6 +185,64 @@ def elapsed_text(seconds: float) -> str:
     return f"{minutes}:{rest:02d}" if minutes < 60 else f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
+class RemainingTimeEstimate:
+    """Estimates the remaining time of anything that is counted, from its rate in the last ``window`` seconds."""
+
+    def __init__(self, window: float) -> None:
+        self._window = window
+        self._samples: deque[tuple[float, int]] = deque()
+
+    def remaining_seconds(self, now: float, done: int, total: int | None) -> float | None:
+        """Return the remaining seconds, None while there are too few samples."""
+        self._samples.append((now, done))
+        while now - self._samples[0][0] > self._window and len(self._samples) > 2:
+            self._samples.popleft()
+        start, done_before = self._samples[0]
+        if total is None or done <= done_before or now <= start:
+            return None
+        return max(0, total - done) * (now - start) / (done - done_before)
+
+
+_DUE, _RECENT = 0.5, 30.0  # seconds between two reports of a download, and of the past that its estimate is based on
+
+
+class DownloadPace:
+    """Reports a download at its start, twice a second at most, and at its end, with the remaining seconds, if known."""
+
+    def __init__(self, report: Callable[[int, int | None, float | None], None]) -> None:
+        self._report = report
+        self._total: int | None = -1
+        self._next = 0.0
+
+    def received(self, done: int, total: int | None) -> None:
+        """Note how many bytes are there of how many, None if unknown; another total is another download."""
+        now = time.monotonic()
+        if total != self._total:
+            self._total, self._next, self._estimate = total, 0.0, RemainingTimeEstimate(_RECENT)
+        if done == total or now >= self._next:
+            self._next = now + _DUE
+            self._report(done, total, self._estimate.remaining_seconds(now, done, total))
+
+
+def remaining_text(seconds: float) -> str:
+    """Return an estimate as text: ``about 41 s left``, ``about 3 min 20 s left``."""
+    return f"about {max(1, round(seconds))} s left" if seconds < 59.5 else f"about {duration(seconds)} left"
+
+
+def received_text(done: int, total: int | None, left: float | None) -> str:
+    """Return the progress of a download: ``120 MB of 614 MB, 12 MB/s, about 41 s left``, or what is known of it."""
+    from kiln.base.files import human_readable_size
+
+    if total is None or left is None:
+        return human_readable_size(done) + ("" if total is None else f" of {human_readable_size(total)}")
+    speed = f", {human_readable_size(round((total - done) / left))}/s" if left > 0.1 else ""  # not of almost nothing
+    remaining = f", {remaining_text(left)}" if done < total else ""
+    return f"{human_readable_size(done)} of {human_readable_size(total)}{speed}{remaining}"
+
+
+PARTS = 10  # approximate number of lines for the progress of a step in plain output
+
+
 TITLE_WIDTH = 64
 LIVE_WIDTH = 90
 
@@ -191,10 +250,12 @@ LIVE_WIDTH = 90
 class CommandStep:
     """A running step, with its latest line of output and notes to print afterwards."""
 
-    def __init__(self, title: str, status: Status | None = None) -> None:
+    def __init__(self, title: str, status: Status | None, print_line: Callable[[str], None]) -> None:
         self.title = title
         self.notes: list[str] = []
         self._status = status
+        self._print_line = print_line
+        self._pace, self._part = DownloadPace(self._show_received), 0
 
     def note(self, text: str) -> None:
         """Store a line to print below the step."""
@@ -206,6 +267,20 @@ class CommandStep:
             from rich.markup import escape
 
             self._status.update(f"{escape(self.title)} [dim]{escape(fit_to_width(line, LIVE_WIDTH).rstrip())}[/dim]")
+
+    def show_received(self, done: int, total: int | None) -> None:
+        """Show how many bytes of the step's download are there; without a terminal one line for each tenth."""
+        self._pace.received(done, total)
+
+    def _show_received(self, done: int, total: int | None, left: float | None) -> None:
+        text = received_text(done, total, left)
+        if self._status is not None:
+            self.show_output_line(text)
+            return
+        part = PARTS * done // total if total else 0
+        if self._part < part and (self._part or part < PARTS):  # one that is over at once needs no line
+            self._print_line(f"         {text}")
+        self._part = part % PARTS
 
 
 class CommandStepsView:
@@ -221,7 +296,7 @@ class CommandStepsView:
         """Show a step and its time during the block; one that raises is shown as failed."""
         start = time.monotonic()
         with self._spinner_or_title(title) as status:
-            step = CommandStep(title, status)
+            step = CommandStep(title, status, self._print_line)
             try:
                 yield step
             except BaseException:

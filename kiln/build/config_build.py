@@ -539,6 +539,7 @@ class ConfigBuilder:
         )
         with apart as variables, remove_folders_on_failure(self.job, *places):
             environment = {name: value for name, value in variables.items() if name not in NOT_FOR_TESTS}
+            tester = dataclasses.replace(tester, on_received=display.report_received)
             report = call_with_download_retries(
                 lambda: tester.run_tests(steps, environment=environment, on_line=display.pass_on_line), display
             )

@@ -76,9 +76,9 @@ def downloaded_plan(feedstock: Feedstock, version: str | None) -> BumpPlan:
     view = command_steps_view()
 
     @contextmanager
-    def show_download(name: str) -> Iterator[Callable[[str], None]]:
+    def show_download(name: str) -> Iterator[Callable[[int, int | None], None]]:
         with view.step(f"download {name}") as step:
-            yield step.show_output_line
+            yield step.show_received
 
     env = git_and_pip_environment(os.environ, *_VARIABLES)
     if version is None:

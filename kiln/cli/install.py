@@ -6,7 +6,6 @@ import json
 import os
 import shlex
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,10 +160,12 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
                 install.verify_attestations(plan.packages_to_link, rules)
         if not options.dry_run:
             title = f"install {count_text(len(plan.records), 'package')} into {plan.request.prefix}"
-            with nullcontext() if plan.is_up_to_date else steps.step(title):
-                install.execute_install_plan(
-                    plan, cache=(options.cache or _default_package_cache(os.environ)).absolute()
-                )
+            cache = (options.cache or _default_package_cache(os.environ)).absolute()
+            if plan.is_up_to_date:
+                install.execute_install_plan(plan, cache=cache)
+            else:
+                with steps.step(title) as step:
+                    install.execute_install_plan(plan, cache=cache, on_received=step.show_received)
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:

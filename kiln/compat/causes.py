@@ -175,6 +175,8 @@ _WRAP_UP = re.compile(
 )
 _OWN_BLOCK = re.compile(r"^\s*╰─> \[\d{1,9} lines? of output\]$")  # pip's, where it has not shown the output before
 _TRACE = re.compile(r"^\++ ")  # of a shell
+# It quotes what a script would say, `+ echo 'error: ...'`; kiln's log and those of CI services have a time before it.
+_STAMPED_TRACE = re.compile(rb"(?:\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?Z? )?\++ ")
 _ERROR = re.compile(r"\b(?:error|fatal|failed|failure|traceback|exception|panicked|abort(?:ed|ing)?)\b", re.IGNORECASE)
 
 
@@ -229,6 +231,8 @@ def _failures_in_piece(piece: bytes, candidates: list[KnownFailure], before: int
             word = candidate.first_matching_word(raw)
             if word is None:
                 continue
+            if _STAMPED_TRACE.match(raw):
+                break
             start = max(0, raw.find(word) - LONGEST // 2)  # of a long line the part around the word is searched
             part = raw[start : start + LONGEST].decode("utf-8", "replace")
             text = sanitized_line(part.replace("\r", " "))  # a progress bar overwrites text

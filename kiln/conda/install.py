@@ -333,8 +333,15 @@ def _package_change(
     )
 
 
-def execute_install_plan(installation: InstallPlan, *, cache: Path) -> None:
+def execute_install_plan(
+    installation: InstallPlan,
+    *,
+    cache: Path,
+    on_received: Callable[[int, int | None], None] = lambda _done, _total: None,
+) -> None:
     """Make the prefix, or a changed copy that then replaces it; after a failure it is unchanged.
+
+    ``on_received`` gets how many bytes of the packages are there, of how many, if known.
 
     The files that killed installs left next to the same prefix are removed, also when nothing is to be installed.
 
@@ -355,7 +362,14 @@ def execute_install_plan(installation: InstallPlan, *, cache: Path) -> None:
         with locks.exclusive_folder_lock(prefix) as lock:
             _require_unchanged_prefix(installation)
             with making as part:
-                conda_solve.install(list(installation.records), part, cache=cache, seen_at=str(prefix), lock=lock)
+                conda_solve.install(
+                    list(installation.records),
+                    part,
+                    cache=cache,
+                    seen_at=str(prefix),
+                    lock=lock,
+                    on_received=on_received,
+                )
                 conda_solve.record_requested_specs(part, installation.specs)
     except (PermissionError, FileExistsError, NotADirectoryError) as error:
         raise NotWritable(

@@ -7,6 +7,7 @@ import json
 import os
 import posixpath
 import re
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kiln.conda.rattler.limits import Limits
 
 
+_REPORTS = 0.25  # seconds between two reports of the bytes of downloads
 LARGEST_LIST = 1 << 28  # bytes of a package's list of files; 100,000 files take a tenth of that
 
 
@@ -307,6 +309,8 @@ class PreinstallChecker:
         self.fetched: list[RepoDataRecord] = []
         self.pending: dict[int, RepoDataRecord] = {}
         self.received: dict[int, int] = {}  # bytes of downloads
+        self.expected = 0  # bytes of all downloads by the index
+        self._reported = 0.0
 
     def on_populate_cache_start(self, operation: int, package_name: str) -> int:  # noqa: ARG002 - the library's names
         """Note that a package is about to be fetched and unpacked, and report it to the parent process."""
@@ -336,12 +340,16 @@ class PreinstallChecker:
         return cache_entry
 
     def on_download_progress(self, download_idx: int, progress: int, total: int | None) -> None:  # noqa: ARG002
-        """Stop the installation when a server sends more than the size in its index."""
+        """Stop the installation when a server sends more than the size in its index; report the bytes now and then."""
         record = self.fetched[download_idx]
         limit = record.size or self.limits.package
         self.received[download_idx] = progress
         if progress > limit:
             self.stop(too_large_package_error(record, limit))
+        now = time.monotonic()
+        if progress == record.size or now - self._reported >= _REPORTS:
+            self._reported = now
+            self.send({"received": sum(list(self.received.values())), "total": self.expected or None})
 
     def in_flight_urls(self) -> list[str]:
         """Return the URLs of the packages that are being fetched or unpacked."""

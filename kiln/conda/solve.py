@@ -16,7 +16,7 @@ from kiln.conda.rattler.client import records_from_json, records_to_json
 from kiln.conda.specs import package_name
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
     from rattler import PrefixRecord, RepoDataRecord
 
@@ -116,13 +116,14 @@ def install(
     seen_at: str | None = None,
     carried: bool = False,
     lock: int | None = None,
+    on_received: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> None:
     """Install solved packages into a prefix, without running link scripts; other packages there are removed.
 
     ``seen_at`` is the prefix that the files name, where they will be used at another path than they are installed to.
     With ``carried``, packages may have links that lead out of the prefix; nothing is written through them.
     ``lock`` is the descriptor of a lock that is held until nothing is written into the prefix any more, even when this
-    process is killed.
+    process is killed. ``on_received`` gets how many bytes of the packages are there, of how many, if known.
 
     Raises:
         DownloadFailed: when a package cannot be fetched.
@@ -138,6 +139,7 @@ def install(
             client.run_operation(
                 "install",
                 lock=lock,
+                on_received=on_received,
                 records=records_to_json(records),
                 prefix=str(prefix.absolute()),
                 cache=str(cache.absolute()),

@@ -172,11 +172,17 @@ def stored_source_path(source: SourceFile, store: Path) -> Path:
 
 
 def fetch_sources(
-    sources: Iterable[SourceFile], store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None]
+    sources: Iterable[SourceFile],
+    store: Path,
+    *,
+    env: Mapping[str, str],
+    on_line: Callable[[str], None],
+    on_received: Callable[[int, int | None], None] = lambda _done, _total: None,
 ) -> None:
     """Download or copy the sources that are missing from ``store``, and verify all.
 
     ``env`` is pip's environment: its indexes' credentials are used, which another process may have searched with.
+    ``on_received`` gets how many bytes of how many are there, None where a server did not say.
 
     Raises:
         KilnError: HashMismatch, after removing the bad file, DownloadFailed, DiskFull.
@@ -185,6 +191,8 @@ def fetch_sources(
     sources = tuple(sources)
     if any(not source.url.startswith("file:") for source in missing_sources(sources, store)):
         pypi.configured_indexes(env)  # which keeps their credentials
+    sizes = [source.size for source in missing_sources(sources, store)]
+    total, before = sum(sizes) if all(sizes) else None, 0
     for source in sources:
         target = stored_source_path(source, store)
         if target.is_file() and files.sha256(target) == source.sha256:
@@ -193,7 +201,10 @@ def fetch_sources(
         on_line(f"{source.name}: {source.origin}")
         with locks.temporary_folder(store, http.UNFINISHED) as folder:
             part = folder / "part"
-            _download_source(source, part)
+            _download_source(source, part, lambda done, _size: on_received(before + done, total))  # noqa: B023
+            before += source.size
+            if total is not None:
+                on_received(before, total)
             if (actual := files.sha256(part)) != source.sha256:
                 raise HashMismatch(
                     f"{source.name} is not the recipe's source; it is not used",
@@ -204,13 +215,13 @@ def fetch_sources(
             part.replace(target)
 
 
-def _download_source(source: SourceFile, part: Path) -> None:
+def _download_source(source: SourceFile, part: Path, progress: Callable[[int, int | None], None]) -> None:
     parts = urlsplit(source.url)
     if parts.scheme == "file":
         files.link_or_copy(Path(unquote(parts.path)), part)
         return
     try:
-        http.fetch_and_hash(source.url, part.parent, algorithms=(), target=part)
+        http.fetch_and_hash(source.url, part.parent, algorithms=(), target=part, progress=progress)
     except DownloadFailed as error:
         raise DownloadFailed(
             f"{source.name} cannot be downloaded",

@@ -241,7 +241,7 @@ class MatrixRun:
                 expected = len(config_now.steps) + int(message["steps"])
                 self._record_config_state(dataclasses.replace(config_now, expected_steps=expected))
             case "progress":
-                self.watcher.compile_progress_changed(config, json_columns.progress_from_json(message))
+                self.watcher.progress_changed(config, json_columns.progress_from_json(message))
             case "done":
                 fields = {name: value for name, value in message.items() if name != "kind"}
                 step = json_columns.record_from_json(StepReport, fields)

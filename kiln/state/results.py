@@ -29,8 +29,8 @@ class RunObserver(Protocol):
     def output_line_received(self, config: str, step: str, line: str) -> None:
         """Show a line of output of a config's step; it is empty when the step begins."""
 
-    def compile_progress_changed(self, config: str, progress: Progress) -> None:
-        """Show the progress of the compile in a config's step, twice a second at most."""
+    def progress_changed(self, config: str, progress: Progress) -> None:
+        """Show the progress of the compile or the download in a config's step, twice a second at most."""
 
     def run_cost_changed(self, cost: RunCost) -> None:
         """Show the cost of a run on workers, which changes all the time."""
@@ -199,7 +199,7 @@ class Progress:
     """The progress of a compile: ``done`` of ``total`` actions; the total is None at first, and then grows for a while.
 
     ``current`` is a running action, ``left`` an estimate in seconds. ``stalled`` says since when nothing has
-    happened and which processes run; it is empty while there is progress.
+    happened and which processes run; it is empty while there is progress. With ``in_bytes`` it is that of a download.
     """
 
     done: int
@@ -207,6 +207,7 @@ class Progress:
     current: str = ""
     left: float | None = None
     stalled: str = ""
+    in_bytes: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

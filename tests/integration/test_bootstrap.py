@@ -134,7 +134,9 @@ def test_it_is_made_once_then_used_from_anywhere_whatever_the_users_settings_are
     first = clone.enter("--filter", "*cuda*", "ü", **settings)
     told = json.loads(first.stdout)
     assert re.fullmatch(
-        r"first run: setting up \.venv \(about 20 s\)\nfetched 1 package, installing it\n"
+        r"first run: setting up \.venv \(about 20 s\)\n(making \.venv \(\d+ s\)\n)*"
+        r"(fetching packages(: 0 of 1 done)? \(\d+ s\)\n)*fetched 1 package, installing it\n"
+        r"(installing packages: [01] of 1 done \(\d+ s\)\n|checking the packages \(\d+ s\)\n)*"
         r"\.venv is ready \(\d+ s\)\n",
         first.stderr,
     )

@@ -9,13 +9,13 @@ import shlex
 import sys
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base import files, process_table
 from kiln.base.errors import BuildFailed, KilnError, program_output_with_margin
+from kiln.base.text import RemainingTimeEstimate
 from kiln.build.bazel.events import BazelBuildState
 from kiln.build.engine.failures import source_work_folders
 
@@ -85,7 +85,7 @@ def _declared_repositories(folder: Path) -> tuple[ExternalRepository, ...]:
 EVENTS, PROFILE = "events.json", "profile.gz"  # the ends of the names of a call's files
 LOOK = 0.5  # seconds between two reads of the file
 HEAD = 1024  # bytes at a file's beginning, which hold the unique id of a call of Bazel
-WINDOW = 600.0  # seconds of the past on which an estimate is based
+WINDOW = 600.0  # seconds of the past on which an estimate is based: cached actions are fast, compiled ones slow
 IDLE = 0.02  # of a core: an idle Java server still uses some
 SHOWN = 3  # processes
 MESSAGE = 15  # lines of a failed action's output that are reported
@@ -136,23 +136,6 @@ def earlier_event_files(path: Path) -> list[Path]:
     return sorted(path.parent.glob(f"{path.name}.*"))
 
 
-class RemainingTimeEstimate:
-    """Estimates the remaining time from the recent rate of actions: cached ones are fast, compiled ones slow."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[float, int]] = deque()
-
-    def remaining_seconds(self, now: float, done: int, total: int | None) -> float | None:
-        """Return the remaining seconds, None while there are too few samples."""
-        self._samples.append((now, done))
-        while now - self._samples[0][0] > WINDOW and len(self._samples) > 2:
-            self._samples.popleft()
-        start, done_before = self._samples[0]
-        if total is None or done <= done_before or now <= start:
-            return None
-        return max(0, total - done) * (now - start) / (done - done_before)
-
-
 class StallDetector:
     """Detects that for ``limit`` seconds no event has arrived and hardly any processor time was used."""
 
@@ -184,7 +167,7 @@ class BuildWatch:
     file: BuildEventFile
     on_progress: Callable[[Progress], None]
     stall: StallDetector
-    pace: RemainingTimeEstimate = field(default_factory=RemainingTimeEstimate)
+    pace: RemainingTimeEstimate = field(default_factory=lambda: RemainingTimeEstimate(WINDOW))
     reported: Progress | None = None
     same_container: bool = True
 

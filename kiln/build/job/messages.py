@@ -17,25 +17,24 @@ from kiln.base import errors, files, serialization
 from kiln.base.errors import AlreadyRunning, BudgetSpent, KilnError
 from kiln.base.masking import masked
 from kiln.base.serialization import to_json
-from kiln.base.text import duration, unindented_terminal_line
-from kiln.state.results import ConfigState, Phase, StepReport
+from kiln.base.text import PARTS, DownloadPace, duration, received_text, remaining_text, unindented_terminal_line
+from kiln.state.results import ConfigState, Phase, Progress, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from kiln.build.job.job import BuildOptions
-    from kiln.state.results import CompileReport, Progress
-
-
-PARTS = 10  # approximate number of lines for a compile
+    from kiln.state.results import CompileReport
 
 
 def progress_text(progress: Progress) -> str:
-    """Return the progress of a compile in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
+    """Return the progress of a step in one line: ``1,234 of 5,678 actions, about 42 min left: Compiling a.cc``."""
+    if progress.in_bytes:
+        return received_text(progress.done, progress.total, progress.left)
     if progress.stalled:
         return unindented_terminal_line(f"stalled at {_action_counts(progress)}: {progress.stalled}")
-    remaining = "" if not progress.left else f", about {duration(max(1.0, round(progress.left)))} left"
+    remaining = f", {remaining_text(progress.left)}" if progress.left else ""
     current = f": {progress.current}" if progress.current else ""
     return unindented_terminal_line(f"{_action_counts(progress)}{remaining}{current}")
 
@@ -47,7 +46,10 @@ def _action_counts(progress: Progress) -> str:
 
 
 class ProgressLineSelector:
-    """Selects the lines for a log: one for each tenth of a compile, and for the start and end of a stall."""
+    """Selects the lines for a log: one for each tenth of a step, and for the start and end of a stall.
+
+    Of a step's downloads, one after the other, each has its own lines; one that is over at once has none.
+    """
 
     def __init__(self) -> None:
         self._part = 0
@@ -58,9 +60,13 @@ class ProgressLineSelector:
         part = PARTS * progress.done // progress.total if progress.total else 0
         begins = bool(progress.stalled) and not self._stalled
         ends = self._stalled and not progress.stalled
-        if not (begins or ends or part > self._part):
+        is_over = progress.in_bytes and part >= PARTS
+        is_at_once = is_over and self._part == 0
+        is_due = begins or ends or (part > self._part and not is_at_once)
+        self._part = 0 if is_over else max(part, self._part)
+        if not is_due:
             return ""
-        self._part, self._stalled = max(part, self._part), bool(progress.stalled)
+        self._stalled = bool(progress.stalled)
         return f"continues: {progress_text(progress)}" if ends else progress_text(progress)
 
 
@@ -101,6 +107,9 @@ class ReportedStep:
         self.reused = False
         self.notes: list[str] = []
         self.compile: CompileReport | None = None
+        self._pace = DownloadPace(
+            lambda done, total, left: self.report_progress(Progress(done=done, total=total, left=left, in_bytes=True))
+        )
 
     def add_note(self, text: str) -> None:
         """Add a note, which is shown below the step and in the report."""
@@ -123,8 +132,12 @@ class ReportedStep:
         self._send(text.lstrip(MARK))
 
     def report_progress(self, progress: Progress) -> None:
-        """Report the progress of the step's compile."""
+        """Report the progress of the step's compile or download."""
         self._send(message_line("progress", **to_json(progress)))
+
+    def report_received(self, done: int, total: int | None) -> None:
+        """Report how many bytes of the step's download are there, of how many, if known; often is not too often."""
+        self._pace.received(done, total)
 
     def record_compile_report(self, report: CompileReport) -> None:
         """Record the report of the step's compile."""
@@ -265,6 +278,7 @@ class BuildLog:
         message = {**message, **{name: _masked_texts(message[name]) for name in TEXTS & message.keys()}}
         if message["kind"] == "step":
             self.write_line(f"=== {message.get('title')}")
+            self.journal = ProgressLineSelector()
         elif message["kind"] == "done":
             self.write_line(f"--- {message.get('title')}: {message.get('seconds')} s")
             for note in message.get("notes", ()):

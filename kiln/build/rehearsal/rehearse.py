@@ -69,13 +69,22 @@ def fetch_wheels_and_sources(
     size = sum(wheel.size for wheel in wheel_download.missing_wheels(wheels.wheels, layout.wheels))
     title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, cache.hold_lock(layout.wheels_lock_file, seconds=cache.LONG):
-        wheel_download.fetch_wheels(wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line)
+        wheel_download.fetch_wheels(
+            wheels.wheels,
+            layout.wheels,
+            env=env,
+            log=log,
+            on_line=step.pass_on_line,
+            on_received=step.report_received,
+        )
     if not wheels.sources:
         return
     size = sum(source.size for source in sources.missing_sources(wheels.sources, layout.sources))
     title = f"fetch sources, {files.human_readable_size(size)}" if size else "verify the fetched sources"
     with reporter.step(title) as step, cache.hold_lock(layout.wheels_lock_file, seconds=cache.LONG):
-        sources.fetch_sources(wheels.sources, layout.sources, env=env, on_line=step.pass_on_line)
+        sources.fetch_sources(
+            wheels.sources, layout.sources, env=env, on_line=step.pass_on_line, on_received=step.report_received
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

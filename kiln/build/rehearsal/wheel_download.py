@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +17,6 @@ from kiln.base import files, locks, process
 from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch, UnsupportedPython, VariantFault
 from kiln.base.patterns import lazy_pattern
 from kiln.base.serialization import mapping_or_empty
-from kiln.base.text import duration
 from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ def upstream_wheel_gaps(names: Iterable[str]) -> tuple[UpstreamWheelGap, ...]:
     return tuple(gap for gap in known_upstream_wheel_gaps() if gap.output in names)
 
 
-_REPORTS = 3.0  # seconds between two reports of a download
+_REPORTS = 0.5  # seconds between two looks at a download
 _STAMPS = ".verified.json"
 _UNFINISHED = ".fetch-"
 _BROKEN = lazy_pattern(r"after connection broken by '(.*)': ")
@@ -164,21 +162,26 @@ def fetch_wheels(
     env: Mapping[str, str],
     log: Path | None = None,
     on_line: Callable[[str], None] | None = None,
+    on_received: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> tuple[Path, ...]:
     """Fetch the wheels that are missing from ``store`` and return all wheels' files, in the same order.
 
     An existing file is read once to verify it, and again only when its size or time has changed. ``env`` is the
-    environment for pip: its settings, its index and its cache are used. Raises HashMismatch (after removing the bad
-    file), DownloadFailed and DiskFull. For one process at a time, and for wheels that have a Python in common.
+    environment for pip: its settings, its index and its cache are used. ``on_received`` gets how many bytes of how many
+    are there. Raises HashMismatch (after removing the bad file), DownloadFailed and DiskFull. For one process at a
+    time, and for wheels that have a Python in common.
     """
     store.mkdir(parents=True, exist_ok=True)
     verify_wheels(wheels, store)
     absent = missing_wheels(wheels, store)
     if absent:
         with locks.temporary_folder(store, _UNFINISHED) as folder:  # what killed processes left there is gone
-            files.require_disk_space(store, sum(wheel.size for wheel in absent), for_what="fetching the wheels")
+            total, before = sum(wheel.size for wheel in absent), 0
+            files.require_disk_space(store, total, for_what="fetching the wheels")
             for batch in _batches_with_distinct_projects(absent):
-                _download_wheels(batch, folder, env=env, log=log, on_line=on_line)
+                with _reporting_received(batch, folder, lambda done: on_received(before + done, total)):  # noqa: B023
+                    _download_wheels(batch, folder, env=env, log=log, on_line=on_line)
+                before += sum(wheel.size for wheel in batch)
                 for wheel in batch:
                     _move_into_store(wheel, folder / wheel.file, store)
     return tuple(store / wheel.file for wheel in wheels)
@@ -288,24 +291,24 @@ def _download_wheels(
     requirements.write_text(requirements_text(wheels), encoding="utf-8")
     argv = download_command(wheels, requirements, folder)
     # pip unpacks and joins files in the temporary folder, which is often too small for these wheels.
-    with _reporting_download_progress(wheels, folder, on_line or (lambda _: None)):
-        result = process.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
+    result = process.run(argv, env={**env, "TMPDIR": str(folder)}, log=log, on_line=on_line, tail_lines=200)
     if not result.ok:
         raise _pip_failure_error(result.tail, wheels, folder)
 
 
 @contextlib.contextmanager
-def _reporting_download_progress(
-    wheels: Sequence[LockedWheel], folder: Path, on_line: Callable[[str], None]
+def _reporting_received(
+    wheels: Sequence[LockedWheel], folder: Path, on_received: Callable[[int], None]
 ) -> Iterator[None]:
-    """Report the progress of a download until the block ends: pip has no progress that a program can read."""
-    finished, start = threading.Event(), time.monotonic()
+    """Report the bytes of a download until the block ends: pip has no progress that a program can read."""
+    finished = threading.Event()
+    on_received(0)
 
     def report_progress() -> None:
         last = 0
         while not finished.wait(_REPORTS):
             if (received := received_size(wheels, folder)) > last:
-                on_line(progress_text(received, sum(wheel.size for wheel in wheels), time.monotonic() - start))
+                on_received(received)
                 last = received
 
     thread = threading.Thread(target=report_progress, name="download progress", daemon=True)
@@ -315,6 +318,7 @@ def _reporting_download_progress(
     finally:
         finished.set()
         thread.join()
+    on_received(sum(wheel.size for wheel in wheels))
 
 
 def received_size(wheels: Iterable[LockedWheel], folder: Path) -> int:
@@ -325,14 +329,6 @@ def received_size(wheels: Iterable[LockedWheel], folder: Path) -> int:
             with contextlib.suppress(FileNotFoundError):  # moved since
                 sizes[name] = max(sizes[name], Path(place, name).stat().st_size)
     return sum(sizes.values())
-
-
-def progress_text(received: int, total: int, seconds: float) -> str:
-    """Return the progress of a download in one line: ``120 MB of 614 MB, 12 MB/s, about 41.2 s left``."""
-    rate = received / max(seconds, 0.001)
-    left = duration(max(0, total - received) / rate)
-    done, size, speed = map(files.human_readable_size, (received, total, round(rate)))
-    return f"{done} of {size}, {speed}/s, about {left} left"
 
 
 def _pip_failure_error(

@@ -54,6 +54,7 @@ class PackageTester:
     ``folder`` is the parent of the tests' folders, prefixes and logs, ``recipe`` the recipe's folder. ``available`` are
     the names of the packages in the channels, where the tests' other requirements are to be omitted. ``platform`` is
     that of the packages: another one than this machine's needs an emulator. ``priority`` is that of the channels.
+    ``on_received`` gets how many bytes of a test's packages are there, of how many, if known.
     """
 
     recipe: Path
@@ -64,6 +65,7 @@ class PackageTester:
     available: Collection[str] | None = None
     platform: str = field(default_factory=emulation.machine_subdir)
     priority: str = "strict"
+    on_received: Callable[[int, int | None], None] = lambda _done, _total: None
 
     def for_platform(self, platform: str) -> PackageTester:
         """Return the tester of packages for a platform."""
@@ -286,7 +288,7 @@ class PackageTester:
                 run_packages = contents.transitive_run_dependencies(
                     map(_identity_and_depends_fields, records), step.package
                 )
-            solve.install(records, prefix, cache=self.cache, carried=True)
+            solve.install(records, prefix, cache=self.cache, carried=True, on_received=self.on_received)
         return run_packages
 
 

@@ -25,7 +25,7 @@ from kiln.conda.rattler.limits import current_limits, failure_from_json, failure
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rattler import RepoDataRecord
 
@@ -58,16 +58,23 @@ ENDING = 5.0  # seconds for it to remove its unfinished files when it is termina
 _OUT_OF_MEMORY = ("memory allocation of", "MemoryError", "capacity overflow")
 
 
-def run_operation(operation: str, *, lock: int | None = None, **arguments: Any) -> Any:
+def run_operation(
+    operation: str,
+    *,
+    lock: int | None = None,
+    on_received: Callable[[int, int | None], None] = lambda _done, _total: None,
+    **arguments: Any,
+) -> Any:
     """Run an operation in the process, and return its result.
 
     The process holds a ``lock``, given by its descriptor, until it has answered, even when this one is killed.
+    ``on_received`` gets how many bytes of packages are there, of how many, if the index says it.
     """
     with _RattlerProcess.lock:
         process = _RattlerProcess.running_process()
         healthy = False
         try:
-            answer = process.send_request(operation, arguments, current_limits(), lock)
+            answer = process.send_request(operation, arguments, current_limits(), lock, on_received)
             healthy = "error" not in answer or answer["error"]["kind"] == SolveFailed.__name__
         finally:
             if not healthy:
@@ -122,7 +129,12 @@ class _RattlerProcess:
             process.stop_and_clean_up()
 
     def send_request(
-        self, operation: str, arguments: Mapping[str, Any], bounds: Limits, lock: int | None
+        self,
+        operation: str,
+        arguments: Mapping[str, Any],
+        bounds: Limits,
+        lock: int | None,
+        on_received: Callable[[int, int | None], None],
     ) -> dict[str, Any]:
         """Send a request and return the answer, or the failure of a process that ended."""
         from kiln.base import http
@@ -141,7 +153,9 @@ class _RattlerProcess:
             _require_pipe(self.process.stdin).write(serialization.encode(request).encode() + b"\n")
             _require_pipe(self.process.stdin).flush()
         for message in self._received_messages(time.monotonic() + seconds + GRACE):
-            if not self._note_unpack_progress(message):
+            if "received" in message:
+                on_received(message["received"], message["total"])
+            elif not self._note_unpack_progress(message):
                 return message
         return {"error": self._crash_failure(operation, bounds)}
 

@@ -295,6 +295,7 @@ class InstallPackages:
         try:
             new = await uncached_packages(self.packages, self.admission.cache)
             size = sum(package.size or 0 for package in new)
+            self.admission.expected = size
             files.require_disk_space(self.admission.cache, size, for_what=f"downloading {len(new)} packages")
             require_matching_hashes(new)
             await self._install_with_rattler()

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from kiln.feedstock.bump.changes import BumpPlan
     from kiln.feedstock.bump.literals import SourceView
 
-    OnFile = Callable[[str], AbstractContextManager[Callable[[str], None]]]
+    Progress = Callable[[int, int | None], None]
+    OnFile = Callable[[str], AbstractContextManager[Progress]]
 
 
 _SECONDS = 180.0
@@ -361,7 +362,7 @@ def hashes_of_downloads(
             if moved is None:
                 faults.append(fault)
                 continue
-            hashes, note = _hashes_of_download(moved, folder, env, lambda _: None, target)
+            hashes, note = _hashes_of_download(moved, folder, env, lambda _done, _size: None, target)
             note = note or f"{download.display_name} does not exist; the recipe has {moved.display_name} now"
         notes += [note] if note else []
         for literal, algorithm in download.hashes:
@@ -391,7 +392,7 @@ def _hashes_of_download(
     download: SourceDownload,
     folder: Path,
     env: Mapping[str, str],
-    progress: Callable[[str], None],
+    progress: Progress,
     target: Path | None,
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
@@ -408,7 +409,7 @@ def _hashes_from_first_working_url(
     algorithms: tuple[str, ...],
     folder: Path,
     env: Mapping[str, str],
-    progress: Callable[[str], None],
+    progress: Progress,
     target: Path | None,
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of the first URL that works; of a Python package, pip's index is the last one."""

@@ -235,7 +235,7 @@ class LiveView(AbstractContextManager["LiveView"]):
         with self._lock:
             self._state.add_output_line(config, step, line)
 
-    def compile_progress_changed(self, config: str, progress: Progress) -> None:
+    def progress_changed(self, config: str, progress: Progress) -> None:
         """Store the progress of a compile, which is shown instead of the last line."""
         with self._lock:
             self._state.store_progress_and_log_line(config, progress)

@@ -167,9 +167,13 @@ class RunState:
             output.lines.append(line)
 
     def store_progress_and_log_line(self, config: str, progress: Progress) -> str:
-        """Store the progress of a compile; return a line for a log, usually an empty text."""
+        """Store the progress of a step; return a line for a log, usually an empty text.
+
+        What follows a download in its step is shown by its own lines.
+        """
         output = self.outputs.setdefault(config, ConfigOutput())
-        output.progress = progress
+        is_over = progress.in_bytes and progress.done == progress.total
+        output.progress = None if is_over else progress
         return output.progress_log.next_log_line(progress)
 
     def config_label(self, config: str) -> str:
@@ -190,7 +194,7 @@ class RunState:
         return f"{len(run.steps) + 1}/{run.expected_steps}" if run is not None and is_known else ""
 
     def progress_or_last_line(self, config: str) -> str:
-        """Return the progress of the compile, or else the last nonempty line of output, rather than of a trace."""
+        """Return the progress of the step, or else the last nonempty line of output, rather than of a trace."""
         output = self.outputs.get(config)
         if output is None:
             return ""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
 import sys
+import threading
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ import yaml
 from kiln.base import bootstrap
 from kiln.base.environment import COLLECTIONS, FLEET, LOCK, MARKER, RUN, TEST
 from kiln.base.errors import NotWritable, UnsupportedPython
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,14 +43,14 @@ def test_a_folder_that_is_not_an_environment_is_not_emptied(tmp_path: Path) -> N
     folder.mkdir()
     (folder / "thesis.txt").write_text("years of work")
     with pytest.raises(NotWritable, match="is not a Python environment"):
-        bootstrap.create_environment(tmp_path / ".venv", (), print)
+        bootstrap.create_environment(tmp_path / ".venv", (), print, print)
     assert (folder / "thesis.txt").read_text() == "years of work"
 
 
 def test_a_file_in_the_folders_place_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / ".venv").write_text("a file")
     with pytest.raises(NotWritable):
-        bootstrap.create_environment(tmp_path / ".venv", (), print)
+        bootstrap.create_environment(tmp_path / ".venv", (), print, print)
 
 
 @pytest.mark.parametrize("marker", ['{"folder": "/other/clone/.venv", "locks": {}}', "damaged", None])
@@ -60,7 +63,7 @@ def test_a_link_to_another_clones_environment_is_not_emptied(tmp_path: Path, mar
     before = sorted(other.iterdir())
     (tmp_path / ".venv").symlink_to(other)
     with pytest.raises(NotWritable, match=r"is a link to the environment .*/other/\.venv") as caught:
-        bootstrap.create_environment(tmp_path / ".venv", (RUN,), print)
+        bootstrap.create_environment(tmp_path / ".venv", (RUN,), print, print)
     assert caught.value.hint.endswith(f"rm {tmp_path / '.venv'}")
     assert sorted(other.iterdir()) == before
 
@@ -80,7 +83,7 @@ def test_a_link_to_a_disk_with_more_space_is_set_up(tmp_path: Path, monkeypatch:
         if marker is not None:
             (disk / MARKER).write_text(marker)
         with pytest.raises(KeyboardInterrupt):
-            bootstrap.create_environment(tmp_path / ".venv", (), print)
+            bootstrap.create_environment(tmp_path / ".venv", (), print, print)
     assert made == [tmp_path / ".venv"] * 2
 
 
@@ -145,6 +148,62 @@ def test_who_brings_an_ansible_of_his_own_gets_the_same_collections() -> None:
 def test_the_fleets_packages_are_those_of_a_run_and_more() -> None:
     run, fleet = (bootstrap._unconditional_requirements(ROOT, name) for name in (RUN, FLEET))
     assert run <= fleet
+
+
+def test_a_set_up_tells_what_pip_has_done_so_far(tmp_path: Path) -> None:
+    for name in ("pip-1", "setuptools-2"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    pip, told = bootstrap.PipOutput({"a==1", "b==1", "pip==3", "tomli==2 ; python_version < '3.11'"}, tmp_path), []
+    for line in (
+        "",
+        "Ignoring tomli: markers 'python_version < \"3.11\"' don't match your environment",
+        "Collecting a==1 (from -r run.txt (line 1))",
+        "  Downloading a-1-py3-none-any.whl (1 kB)",
+        "Requirement already satisfied: b==1 in ./.venv (from -r run.txt (line 3))",
+        "Collecting pip==3 (from -r run.txt (line 5))",
+        "Installing collected packages: pip, a",
+    ):
+        pip.add_line(line)
+        told.append(pip.describe())
+    assert told[:2] == ["fetching packages"] * 2
+    assert told[2:] == [
+        *["fetching packages: 0 of 3 done"] * 2,
+        "fetching packages: 1 of 3 done",
+        "fetching packages: 2 of 3 done",
+        "installing packages: 0 of 2 done",
+    ]
+    (tmp_path / "pip-1.dist-info").rename(tmp_path / "pip-3.dist-info")  # an upgrade
+    assert pip.describe() == "installing packages: 1 of 2 done"
+
+
+def test_what_takes_long_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "_QUIET", 0.01)
+    activity, shown, enough = bootstrap._Activity("making it"), list[str](), threading.Event()
+
+    def show(line: str) -> None:
+        shown.append(line)
+        if activity.describe() == "fetching":
+            enough.set()
+        activity.describe = lambda: "fetching"
+
+    with activity.shown(show):
+        assert enough.wait(CEILING)
+    assert shown[:2] == ["making it (0 s)", "fetching (0 s)"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "progress of the set-up"]
+
+
+@pytest.mark.parametrize(("terminal", "term", "printed"), [(False, "xterm", 0), (True, "xterm", 1), (True, "dumb", 0)])
+def test_on_a_terminal_a_line_of_progress_is_replaced(
+    terminal: bool, term: str, printed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setenv("TERM", term)
+    bootstrap._show_progress("1 of 2")
+    bootstrap._show_progress("2 of 2")
+    bootstrap._print_line("ready")
+    assert stream.getvalue() == ("1 of 2\n2 of 2\nready\n", "\r\x1b[K1 of 2\r\x1b[K2 of 2\r\x1b[Kready\n")[printed]
 
 
 @pytest.fixture

@@ -12,10 +12,12 @@ from rich.cells import cell_len
 
 from kiln.base.text import (
     CommandStepsView,
+    DownloadPace,
     count_text,
     elapsed_text,
     fit_to_width,
     hanging_indent_lines,
+    received_text,
     table,
     unindented_terminal_line,
     wrapped_lines,
@@ -152,3 +154,55 @@ def test_without_color_a_terminal_sees_signs_alone() -> None:
         pass
     assert "✓ pack it" in stream.getvalue()
     assert "[32m" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("done", "total", "left", "text"),
+    [
+        (0, 614_000_000, None, "0 B of 614 MB"),
+        (120_000_000, 600_000_000, 40.0, "120 MB of 600 MB, 12 MB/s, about 40 s left"),
+        (120_000_000, 600_000_000, 400.0, "120 MB of 600 MB, 1.2 MB/s, about 6 min 40 s left"),
+        (600_000_000, 600_000_000, 0.0, "600 MB of 600 MB"),
+        (7_000_000, None, None, "7.0 MB"),
+        (1, 10**14, 5e-324, "1 B of 100 TB, about 1 s left"),
+    ],
+)
+def test_a_download_is_told_by_what_is_known_of_it(done: int, total: int | None, left: float | None, text: str) -> None:
+    assert received_text(done, total, left) == text
+
+
+def test_a_download_is_reported_now_and_then_by_its_recent_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int | None, float | None]] = []
+    pace, clock = DownloadPace(lambda *report: told.append(report)), [0.0]
+    monkeypatch.setattr("kiln.base.text.time.monotonic", lambda: clock[0])
+    for tenth in range(21):  # the first second is fast, from a cache
+        clock[0] = tenth / 10
+        pace.received(tenth * 100 if tenth < 11 else 1000 + (tenth - 10) * 10, 2000)
+    assert [(done, left and round(left, 3)) for done, _, left in told] == [
+        (0, None),
+        (500, 1.5),
+        (1000, 1.0),
+        (1050, 1.357),
+        (1100, 1.636),
+    ]
+    for second in range(3, 60):
+        clock[0] = float(second)
+        pace.received(1100 + second, 2000)
+    assert told[-1][2] == 841.0, "what was fast half a minute ago is forgotten"
+    pace.received(2000, 2000)
+    pace.received(0, 500)
+    assert told[-2:] == [(2000, 2000, 0.0), (0, 500, None)], "the end is due, and another download begins anew"
+
+
+def test_a_steps_download_has_a_line_for_each_tenth_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, steps = [0.0], CommandStepsView(stream := io.StringIO(), animated=False)
+    monkeypatch.setattr("kiln.base.text.time.monotonic", lambda: clock[0])
+    with steps.step("install") as step:
+        for size in (9_000_000, 40_000_000):  # the first one is over at once
+            for done in (0, size) if size < 10_000_000 else range(0, size + 1, 1_000_000):
+                step.show_received(done, size)
+                clock[0] += 0.5 if size > 10_000_000 else 0.0
+    lines = stream.getvalue().splitlines()
+    assert lines[1] == "         4.0 MB of 40 MB, 2.0 MB/s, about 18 s left"
+    assert lines[-2] == "         40 MB of 40 MB"
+    assert len(lines) == 1 + 10 + 1

@@ -235,6 +235,19 @@ pip._internal.exceptions.InstallationError: Failed to build e
 Script failed with status 1"""
 
 
+SAID = "a.c:1:10: fatal error: foo.h: No such file or directory"
+STAMPS = ("", "2026-11-29 06:22:42 ", "2026-11-29T06:22:42.1234567Z ")
+
+
+@pytest.mark.parametrize("stamp", STAMPS)
+@pytest.mark.parametrize("trace", ["+ echo '", "++ printf '", "+++ grep -q '"])
+def test_a_traced_command_that_quotes_an_error_is_no_cause(stamp: str, trace: str) -> None:
+    log = f"{stamp}{trace}{SAID}'\n{stamp}{SAID}\n"
+    assert [(each.line, each.count) for each in causes.failures_in_log(io.BytesIO(log.encode()))] == [(2, 1)]
+    assert causes.cause_of_failed_build(f"{trace}{SAID}'\n") is None
+    assert causes.failures_in_log(io.BytesIO(f"{stamp}+{SAID}\n".encode())), "a line of a difference is no trace"
+
+
 def test_what_is_shown_begins_at_the_cause_and_ends_before_what_pip_and_the_engine_say_of_it() -> None:
     assert causes.telling_lines(f"+ pip install .\n{PIP}") == PIP.splitlines()[2:6]
 

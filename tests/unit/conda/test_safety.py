@@ -222,11 +222,13 @@ def test_a_package_of_another_size_than_the_index_says_is_refused(
     entry = {**record("app", "1"), "fn": file.name, "url": file.as_uri(), "size": indexed}
     (app,) = records_from_json([{**entry, "sha256": files.sha256(file)}])
     stopped: list[KilnError] = []
+    sent: list[Mapping[str, Any]] = []
     checker = PreinstallChecker(
-        [app], tmp_path / "p", tmp_path, carried=False, limits=Limits(), send=lambda _: None, stop=stopped.append
+        [app], tmp_path / "p", tmp_path, carried=False, limits=Limits(), send=sent.append, stop=stopped.append
     )
     number = checker.on_populate_cache_start(0, "app")
     checker.on_download_progress(checker.on_download_start(number), 4, None)
+    assert {"received": 4, "total": None} in sent
     (tmp_path / "app-1-0").mkdir()
     checker.on_populate_cache_complete(number)
     assert bool(stopped) is (indexed < 4), "what is longer is not read to its end"

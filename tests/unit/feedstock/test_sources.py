@@ -72,7 +72,15 @@ def test_two_sources_of_one_name_are_kept_apart(tmp_path: Path, index: Path) -> 
         ((file,), _) = search(tmp_path, folder=tmp_path / sha256[:8]).locate_sources([source])
         sources.append((source, file))
     fetched = [file for _, file in sources]
-    fetch_sources(fetched, tmp_path / "store", env={}, on_line=lambda _: None)
+    received: list[tuple[int, int | None]] = []
+    fetch_sources(
+        fetched,
+        tmp_path / "store",
+        env={},
+        on_line=lambda _: None,
+        on_received=lambda done, total: received.append((done, total)),
+    )
+    assert received == [(8, 20), (20, 20)]
     assert missing_sources(fetched, tmp_path / "store") == ()
     for (source, _), content in zip(sources, contents, strict=True):
         (places, lacking) = search(tmp_path).locate_sources([source])

@@ -100,7 +100,7 @@ class Observer:
     def output_line_received(self, config: str, step: str, line: str) -> None:
         self.lines.append((config, step, line))
 
-    def compile_progress_changed(self, config: str, progress: Progress) -> None:
+    def progress_changed(self, config: str, progress: Progress) -> None:
         self.progress.append(progress)
 
     def run_cost_changed(self, cost: object) -> None: ...
@@ -170,7 +170,7 @@ def test_the_result_of_a_config_is_reported_and_in_the_ledger(matrix: Matrix) ->
 
 
 def test_lines_of_output_are_shown_with_their_step_and_messages_are_not(matrix: Matrix) -> None:
-    progress = message("progress", done=3, total=9, current="gcc", left=None, stalled="")
+    progress = message("progress", done=3, total=9, current="gcc", left=None, stalled="", in_bytes=False)
     matrix.processes["a"] = (["before", message("step", title="compile"), "gcc -c a.c", progress, RESULT], ended(0))
     matrix.run().execute()
     assert matrix.observer.lines == [("a", "", "before"), ("a", "compile", ""), ("a", "compile", "gcc -c a.c")]

@@ -12,11 +12,11 @@ import pytest
 from kiln.base import process_table
 from kiln.base.errors import BuildFailed, UnsafeTemplate
 from kiln.base.process_table import parse_proc_stat, processes_with_descendants
+from kiln.base.text import RemainingTimeEstimate
 from kiln.build.bazel import watch
 from kiln.build.bazel.watch import (
     BuildEventFile,
     BuildWatch,
-    RemainingTimeEstimate,
     StallDetector,
     awaited_processes_text,
     watch_build,
@@ -92,7 +92,7 @@ def test_progress_is_told_once_and_only_when_it_has_changed() -> None:
 
 
 def test_the_pace_of_the_last_minutes_counts() -> None:
-    pace = RemainingTimeEstimate()
+    pace = RemainingTimeEstimate(600)
     assert pace.remaining_seconds(0.0, 0, None) is None
     assert pace.remaining_seconds(10.0, 100, 1000) == pytest.approx(90.0)
     later = [pace.remaining_seconds(float(second), 100 + second // 10, 1000) for second in range(20, 800, 10)]

@@ -93,6 +93,28 @@ def test_steps_at_the_same_moment_are_shown_one_after_the_other(capsys: pytest.C
     assert voice.failed is None
 
 
+def test_a_download_is_a_steps_progress_and_the_log_has_its_tenths(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr("kiln.base.text.time.monotonic", lambda: clock[0])
+    for title in ("fetch", "test"):
+        with StepReporter().step(title) as step:
+            for done in range(0, 101, 2):
+                step.report_received(done * 1_000_000, 100_000_000)
+                clock[0] += 1.0
+            step.report_received(5, 5)
+    with BuildLog(tmp_path / "a.log") as log:
+        for line in capsys.readouterr().out.split("\n")[:-1]:
+            log.record_and_pass_on_line(line)
+    shown = [line[20:] for line in (tmp_path / "a.log").read_text().splitlines()]
+    first = shown[: len(shown) // 2]
+    assert first[:2] == ["=== fetch", "    10 MB of 100 MB, 2.0 MB/s, about 45 s left"]
+    assert first[-2] == "    100 MB of 100 MB"
+    assert len(first) == 1 + 10 + 1
+    assert shown[len(first) : -1] == ["=== test", *first[1:-1]], "each step has its own"
+
+
 def test_an_error_survives_json_and_names_its_step_first() -> None:
     error = DiskFull("full", why="of logs", hint="remove some")
     told = error_from_json(error_as_json(error, step="compile"))

@@ -176,12 +176,14 @@ def test_of_messages_only_those_of_a_building_process_count() -> None:
     assert untrusted_results.is_valid_message({"kind": "step", "title": "compile"})
     assert untrusted_results.is_valid_message({"kind": "expected", "steps": 15})
     assert untrusted_results.is_valid_message({"kind": "done", **STEP})
-    progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": ""}
+    progress = {"done": 1, "total": None, "current": "", "left": 2.5, "stalled": "", "in_bytes": True}
     assert untrusted_results.is_valid_message({"kind": "progress", **progress})
     for told in (
         {"kind": "hello", "pid": 1},
         {"kind": "result", "state": "done", "packages": []},
         {"kind": "done", **STEP, "failed": "no"},
+        {"kind": "progress", **progress, "in_bytes": "yes"},
+        {"kind": "progress", **progress, "done": 1e400},
         {"kind": "step", "title": 1},
         {"kind": "expected", "steps": "many"},
         {"kind": ["step"], "title": "compile"},

@@ -66,6 +66,11 @@ CAUSES = [
     (("no luck", "Script failed with status 3", ""), "no luck", "nor is what the engine says of it"),
     (("all is well", "or is it"), "or is it", "without any error the last line counts"),
     (("done", "+ exit 1"), "done", "a trace is not an output"),
+    (
+        ("+ echo 'a.c:1:10: fatal error: b.h: No such file or directory'", "a.c:1:10: fatal error: b.h: No such file"),
+        "a.c:1:10: fatal error: b.h: No such file",
+        "nor where it quotes what a table knows",
+    ),
 ]
 
 

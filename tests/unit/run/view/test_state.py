@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kiln.run.view.state import TAIL, RunState
-from kiln.state.results import ConfigState
+from kiln.state.results import ConfigState, Progress
 from tests.unit.run.view.run import BEGAN, a_config, a_run
 
 RUNNING, WAITING = ConfigState.RUNNING, ConfigState.WAITING
@@ -63,6 +63,22 @@ def test_the_last_lines_are_the_scripts_own_with_their_indentation(lines: tuple[
     for line in lines:
         state.add_output_line("a", "compile", line)
     assert state.last_output_lines("a") == kept
+
+
+def test_a_download_is_shown_until_it_is_over() -> None:
+    state = RunState()
+    state.add_output_line("a", "test", "")
+    state.add_output_line("a", "test", "solved")
+    for done, left, shown in (
+        (0, None, "0 B of 100 MB"),
+        (50_000_000, 5.0, "50 MB of 100 MB, 10 MB/s, about 5 s left"),
+        (100_000_000, 0.0, "solved"),
+    ):
+        state.store_progress_and_log_line("a", Progress(done=done, total=100_000_000, left=left, in_bytes=True))
+        assert state.progress_or_last_line("a") == shown
+    state.add_output_line("a", "test", "+ pytest")
+    state.add_output_line("a", "test", "3 passed")
+    assert state.progress_or_last_line("a") == "3 passed"
 
 
 def test_the_last_lines_of_the_latest_step_are_stored() -> None:
