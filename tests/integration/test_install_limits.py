@@ -464,7 +464,7 @@ def test_what_another_install_has_finished_since_the_packages_were_chosen_is_not
     if exists:
         assert main.run(install_words(place, "library", source=source)) == 0
 
-    def execute_late(installation: InstallPlan, *, cache: Path) -> None:
+    def execute_late(installation: InstallPlan, *, cache: Path, **_: object) -> None:
         warm.kiln(*install_words(place, "library", "app", source=source), check=True)
         execute_install_plan(installation, cache=cache)
 

@@ -89,7 +89,7 @@ class PlainView(AbstractContextManager["PlainView"]):
             self._print_unless_quiet(f"  {self._state.config_label(config)} | {sanitized_line(line).rstrip()}")
 
     def progress_changed(self, config: str, progress: Progress) -> None:
-        """Print each tenth of a compile, and a stall."""
+        """Print each tenth of a compile or a download, and a stall."""
         if text := self._state.store_progress_and_log_line(config, progress):
             self._print_progress(config, text)
 
@@ -235,7 +235,7 @@ class GitHubView(AbstractContextManager["GitHubView"]):
             self._print_lines(sanitized_line(line).rstrip())
 
     def progress_changed(self, config: str, progress: Progress) -> None:
-        """Print each tenth of a compile, and a stall."""
+        """Print each tenth of a compile or a download, and a stall."""
         if text := self._state.store_progress_and_log_line(config, progress):
             self._print_lines(_disable_legacy_commands(sanitized_line(f"{self._state.config_label(config)}: {text}")))
 
