@@ -244,7 +244,7 @@ def _input_hashes_of_configs(
     Other engines skip such tests.
     """
     emulated: frozenset[str] = frozenset()
-    if engine == OWN_ENGINE:
+    if engine == OWN_ENGINE and not rehearsals:
         emulated = checks.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
     recipe = cache.recipe_digest(feedstock)
     return {
