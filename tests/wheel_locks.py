@@ -23,13 +23,13 @@ from kiln.base.errors import DownloadFailed, KilnError
 from kiln.build.rehearsal.packages import PackageTarget
 from kiln.build.rehearsal.wheel_choice import platform_tags
 from kiln.build.rehearsal.wheel_download import LOCKS, PYTHONS
+from kiln.conda.package_writer import ARCHITECTURES, SUBDIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 # The oldest C library that upstream's own wheel runs on (its tag is manylinux_2_27) and a manylinux image has.
 _GLIBC = "2.28"
-_PLATFORMS = platform_tags(_GLIBC)
 
 
 def relock(uv: str, *, env: Mapping[str, str]) -> None:
@@ -39,7 +39,8 @@ def relock(uv: str, *, env: Mapping[str, str]) -> None:
     """
     for source in sorted(LOCKS.glob("*.in")):
         packages = _resolve_with_uv(uv, source, env=env)
-        rows = [row for package in packages for row in _lock_rows(package)]
+        subdir = source.stem if source.stem in ARCHITECTURES else SUBDIR
+        rows = [row for package in packages for row in _lock_rows(package, subdir)]
         lines = ",\n".join(json.dumps(row) for row in rows)
         files.write_text(source.with_suffix(".json"), f'{{"wheels": [\n{lines}\n]}}\n')
 
@@ -57,15 +58,15 @@ def _resolve_with_uv(uv: str, source: Path, *, env: Mapping[str, str]) -> list[d
         return packages
 
 
-def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
+def _lock_rows(package: Mapping[str, Any], subdir: str = SUBDIR) -> Iterable[dict[str, object]]:
     """Yield a row for each wheel that is the best for some Python."""
     pythons: dict[str, list[str]] = {}
     urls = {unquote(Path(urlsplit(wheel["url"]).path).name): wheel for wheel in package.get("wheels", ())}
     for python in PYTHONS:
         if Marker(package.get("marker", "python_version > '3'")).evaluate(
-            PackageTarget(python=python).marker_environment()
+            PackageTarget(python=python, subdir=subdir).marker_environment()
         ):
-            pythons.setdefault(_best_wheel_file(package["name"], urls, python), []).append(python)
+            pythons.setdefault(_best_wheel_file(package["name"], urls, python, subdir), []).append(python)
     for file, used_by in pythons.items():
         yield {
             "name": package["name"],
@@ -77,22 +78,23 @@ def _lock_rows(package: Mapping[str, Any]) -> Iterable[dict[str, object]]:
         }
 
 
-def _best_wheel_file(name: str, names: Iterable[str], python: str) -> str:
-    ranks = {tag: rank for rank, tag in enumerate(_wheel_tags(python))}
+def _best_wheel_file(name: str, names: Iterable[str], python: str, subdir: str) -> str:
+    ranks = {tag: rank for rank, tag in enumerate(_wheel_tags(python, subdir))}
     candidates = [
         (min(ranks[tag] for tag in tags & ranks.keys()), file)
         for file in names
         if (tags := parse_wheel_filename(file)[3]) & ranks.keys()
     ]
     if not candidates:
-        raise DownloadFailed(f"{name} has no wheel for Python {python} on Linux x86-64")
+        raise DownloadFailed(f"{name} has no wheel for Python {python} on {subdir}")
     return min(candidates)[1]
 
 
-def _wheel_tags(python: str) -> Iterable[Tag]:
+def _wheel_tags(python: str, subdir: str) -> Iterable[Tag]:
+    platforms = platform_tags(_GLIBC, ARCHITECTURES[subdir])
     major, minor = (int(part) for part in re.findall(r"\d+", python))
-    yield from cpython_tags((major, minor), platforms=_PLATFORMS)
-    yield from compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=_PLATFORMS)
+    yield from cpython_tags((major, minor), platforms=platforms)
+    yield from compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=platforms)
 
 
 def _download_size(url: str) -> int:

@@ -100,6 +100,7 @@ def _edit_info_archive(
 
 
 SUBDIR = "linux-64"
+ARCHITECTURES = {SUBDIR: "x86_64", "linux-aarch64": "aarch64"}  # by the subdirs of packages that are made here
 PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
 _CHUNK = 1 << 20
 _OF_NOTHING = hashlib.sha256().hexdigest()
@@ -120,6 +121,7 @@ class PackageMetadata:
     about: Mapping[str, object] = field(default_factory=dict)
     run_exports: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     made_from: Mapping[str, object] = field(default_factory=dict)
+    subdir: str = SUBDIR
 
     @property
     def stem(self) -> str:
@@ -270,9 +272,9 @@ def _index_json(facts: PackageMetadata) -> dict[str, object]:
         "depends": list(facts.depends),
         "constrains": list(facts.constrains),
         "license": facts.license,
-        "arch": "x86_64",
+        "arch": ARCHITECTURES[facts.subdir],
         "platform": "linux",
-        "subdir": SUBDIR,
+        "subdir": facts.subdir,
     }
 
 

@@ -16,6 +16,7 @@ from kiln.recipe.rendered import KeyFault, Output, Pin, RenderedConfig
 from kiln.recipe.v0.evaluation import RecipeTemplate
 from kiln.recipe.v0.recipe import Recipe
 from kiln.recipe.v0.rendering import (
+    compile_plan_command,
     output_from_package,
     recipe_sources,
     requirements_from_sections,
@@ -225,6 +226,7 @@ def _rendered_config(
         stagings=() if step is None else (step,),
         outputs=tuple(outputs),
         network=steps_with_network(top.values.get("extra")),
+        plan_command=compile_plan_command(top.values.get("extra")),
     )
 
 

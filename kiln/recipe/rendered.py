@@ -402,8 +402,9 @@ class RenderedConfig:
     """All outputs of a config, and the build steps that they share.
 
     ``name`` is that of the recipe as a whole. ``network`` are the steps whose scripts may use the network according to
-    the recipe, by names or patterns. ``key_faults`` are the keys that do not exist, and those that rattler-build does
-    not have. ``warnings`` are about what both take, but hardly anybody means. ``file`` is the recipe's file.
+    the recipe, by names or patterns, ``plan_command`` is the command that shows how a config is compiled, or empty.
+    ``key_faults`` are the keys that do not exist, and those that rattler-build does not have. ``warnings`` are about
+    what both take, but hardly anybody means. ``file`` is the recipe's file.
     """
 
     config: BuildConfig
@@ -411,6 +412,7 @@ class RenderedConfig:
     stagings: tuple[Staging, ...] = ()
     outputs: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
+    plan_command: str = ""
     key_faults: tuple[KeyFault, ...] = ()
     warnings: tuple[KilnError, ...] = ()
     file: str = "recipe/meta.yaml"

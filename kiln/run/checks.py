@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from kiln.base import files
+from kiln.base import files, limits
 from kiln.base.errors import OutOfMemory, UnsupportedPlatform, UsageError, raise_all
 from kiln.base.position import Place
 from kiln.base.system.machine import MachineResources
 from kiln.base.text import count_text
 from kiln.build.bazel.events import EXECUTOR
 from kiln.build.job.job import channels_needed_by_config
+from kiln.build.rehearsal.wheel_download import has_upstream_wheel, other_platforms
 from kiln.container import emulation
 from kiln.container.emulation import container_subdir, machine_subdir
 from kiln.feedstock import config_file, job_settings
@@ -198,18 +199,34 @@ def _platform_errors(
     errors = {}
     for config in configs:
         build = builds[config.platform]
-        if error := _config_platform_error(config, build, here, rehearsal=rehearsal, containers=containers):
+        error = _config_platform_error(
+            config,
+            build,
+            here,
+            rehearsal=rehearsal,
+            containers=containers,
+            is_made_of_wheel=rehearsal and build == here and _is_made_of_foreign_wheel(feedstock, config),
+        )
+        if error:
             errors[config.name] = error
     return errors
 
 
+def _is_made_of_foreign_wheel(feedstock: Feedstock, config: BuildConfig) -> bool:
+    """Return whether a rehearsal makes a config's packages of upstream's wheel for another platform."""
+    if config.platform not in other_platforms():
+        return False
+    rendered = limits.run_bounded(lambda: render.render(feedstock, config))
+    return has_upstream_wheel(output.name for output in rendered.outputs)
+
+
 def _config_platform_error(
-    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
+    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool, is_made_of_wheel: bool
 ) -> UnsupportedPlatform | None:
     """Return why a config for its platform, built on another or the same one, cannot be built here."""
     target = config.platform
     at = Place(file=f".ci_support/{config.name}.yaml")
-    if rehearsal and target != here:
+    if rehearsal and target != here and not is_made_of_wheel:
         return UnsupportedPlatform(
             f"{config.name} cannot be rehearsed on this machine",
             at=at,

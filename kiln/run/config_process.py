@@ -83,7 +83,8 @@ def make_build_job(task: JobContext, executor: Executor, shared_packages: tuple[
         network=executor.on_host or task.has_network,
         build_platform=task.rendered.config.build_platform,
         values_digest=task.job.values_digest,
-        emulated=emulation.can_run_platform(task.rendered.config.platform, in_container=not executor.on_host)
+        emulated=not job.options.rehearsal
+        and emulation.can_run_platform(task.rendered.config.platform, in_container=not executor.on_host)
         and job_settings.runs_emulated_tests(task.feedstock.conda_forge_yml),
         packages=PackageSettings()
         if job.options.rehearsal
@@ -276,7 +277,7 @@ class ConfigBuild:
 
         layout, job = RehearsalLayout(config=self.task.folder), self.task.job
         wheels = rehearse.rehearsal_plan_of_job(job)
-        if job.container == HOST and job.python is None and wheels.python:
+        if job.container == HOST and job.python is None and wheels.packaged_python:
             python_search.find_interpreter(
                 wheels.python, env=self.task.environment
             )  # refuse before anything is fetched

@@ -244,7 +244,7 @@ def _input_hashes_of_configs(
     Other engines skip such tests.
     """
     emulated: frozenset[str] = frozenset()
-    if engine == OWN_ENGINE:
+    if engine == OWN_ENGINE and not rehearsals:
         emulated = checks.configs_with_emulated_tests(feedstock, configs, in_container=in_container)
     recipe = cache.recipe_digest(feedstock)
     return {
@@ -267,8 +267,9 @@ class RunPlan:
     """A run that may start: all configs in the order of builds, and the jobs of those to build.
 
     ``notes`` are sentences for the user, ``compile_secrets`` variables for the compile steps alone, ``compiles`` when
-    there are compile steps, whose results the configs of a group share in a cache. ``rehearsals`` are the origins of
-    what each config is rehearsed with.
+    there are compile steps, whose results the configs of a group share in a cache; ``plan_command`` is the recipe's
+    command that shows them for the config ``CONFIG``. ``rehearsals`` are the origins of what each config is rehearsed
+    with.
     """
 
     options: RunOptions
@@ -284,6 +285,7 @@ class RunPlan:
     notes: tuple[str, ...]
     compile_secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     compiles: bool = False
+    plan_command: str = ""
     rehearsals: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
 
     @property
@@ -357,6 +359,7 @@ def make_run_plan(
         share=run_inputs.share,
         notes=run_inputs.notes,
         compiles=compiles,
+        plan_command=run_inputs.first.plan_command if compiles else "",
         rehearsals={name: rehearsal.wheels.summary for name, rehearsal in run_inputs.rehearsals.items()},
         compile_secrets=job.compile_secrets(options),
     )
@@ -410,6 +413,11 @@ def plan_as_text(plan: RunPlan) -> str:
             f"temporary disk: {disk}{', no similar config was built here yet' if unknown else ''}",
             f"time: {time}",
         ]
+    if plan.plan_command:
+        # Not its output: a plan runs no program of a recipe, which on the host would have all rights of the user.
+        names = [config.config for config in plan.waiting]
+        command = plan.plan_command.replace("CONFIG", names[0]) if len(names) == 1 else plan.plan_command
+        lines += ["", "the compile's commands, by a program of the recipe that a dry run does not start:", command]
     # What stands in for the packages of channels; configs with the same contents share the lines.
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for config in plan.waiting:

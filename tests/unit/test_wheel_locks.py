@@ -59,3 +59,9 @@ def test_a_marker_keeps_a_package_to_its_pythons() -> None:
 def test_a_package_without_a_wheel_is_reported() -> None:
     with pytest.raises(DownloadFailed, match=r"small has no wheel for Python 3\.10"):
         list(wheel_locks._lock_rows(package("small-1.2-cp311-cp311-win_amd64.whl")))
+
+
+def test_another_platform_gets_the_wheels_that_fit_it() -> None:
+    files = ("small-1.2-py3-none-manylinux_2_17_x86_64.whl", "small-1.2-py3-none-manylinux2014_aarch64.whl")
+    (row,) = wheel_locks._lock_rows(package(*files), "linux-aarch64")
+    assert row["file"] == files[1]

@@ -111,7 +111,9 @@ class RehearsalPlanner:
 
 def upstream_wheel_plan(config: BuildConfig) -> RehearsalPlan:
     """Return the plan of a config's rehearsal with upstream's wheel."""
-    return wheel_download.plan_from_locks(python=single_python_version(config), cuda=cuda_version_of_config(config))
+    return wheel_download.plan_from_locks(
+        python=single_python_version(config), cuda=cuda_version_of_config(config), subdir=config.platform
+    )
 
 
 def named_python_version(machine: HostMachine) -> str:
@@ -237,16 +239,18 @@ def require_rehearsal_inputs(
         KilnError: UsageError for a config of several Pythons, UnsupportedPython and VariantFault without wheels.
     """
     plans = {config.name: plan_of(config) for config in configs}
-    required = {plan.python for plan in plans.values()} - {""}
+    required = {plan.packaged_python for plan in plans.values()} - {""}
     _require_named_python(pythons.machine, required)
     present = {python: pythons.find_on_machine(python) for python in required}
     absent = sorted(python for python in required if present[python] is None) if on_host else []
     fetch = pythons.fetch or pythons.channel == NO_CHANNEL  # it refuses, in a dry run, too
     fetched, failures = _fetch_interpreters(absent, pythons) if fetch else ({}, {})
-    if failures and len(failures) == len({plan.python for plan in plans.values()}):
+    if failures and len(failures) == len({plan.packaged_python for plan in plans.values()}):
         raise failures[max(failures)]
     inputs = {
-        name: RehearsalInputs(wheels=plan, interpreter=present.get(plan.python) or fetched.get(plan.python))
+        name: RehearsalInputs(
+            wheels=plan, interpreter=present.get(plan.packaged_python) or fetched.get(plan.packaged_python)
+        )
         for name, plan in plans.items()
     }
     missing = (

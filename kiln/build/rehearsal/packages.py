@@ -21,7 +21,14 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.serialization import to_json
 from kiln.build.rehearsal.wheels import EntryPoint, Wheel, WheelMember, broken_wheel_error, license_files, open_wheel
 from kiln.conda import pypi as conda_pypi
-from kiln.conda.package_writer import PLACEHOLDER, PackageMetadata, PackageWriter, write_package
+from kiln.conda.package_writer import (
+    ARCHITECTURES,
+    PLACEHOLDER,
+    SUBDIR,
+    PackageMetadata,
+    PackageWriter,
+    write_package,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,12 +49,14 @@ _COMPONENT = lazy_pattern(r"nvidia/([^/]+)/(.+)")
 class PackageTarget:
     """The target of packages: a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
 
-    ``as_conda_forge`` gives packages the requirements that conda-forge's have besides the wheels'.
+    ``as_conda_forge`` gives packages the requirements that conda-forge's have besides the wheels'. ``subdir`` is the
+    platform.
     """
 
     python: str
     cuda: str | None = None
     as_conda_forge: bool = False
+    subdir: str = SUBDIR
 
     @property
     def python_build_tag(self) -> str:
@@ -84,7 +93,7 @@ class PackageTarget:
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
             "os_name": "posix",
-            "platform_machine": "x86_64",
+            "platform_machine": ARCHITECTURES[self.subdir],
             "platform_python_implementation": "CPython",
             "platform_release": "",
             "platform_system": "Linux",
@@ -141,12 +150,14 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
         *map(conda_pypi.conda_name, added),
     }
     interpreter_requirements = target.cuda_requirements if libraries else target.python_requirements
+    platform = () if target.subdir == SUBDIR else (target.subdir,)  # one wheel can be for all
     build_tag = target.cuda_tag if libraries else target.python_build_tag
     own = library_run_exports(wheel.name, wheel.version) if row.exported_by == row.conda else {}
     return PackageMetadata(
         name=row.conda,
         version=str(wheel.version),
-        build=f"{build_tag}_rehearsal_{_wheel_key(sha256, (*added, *exported))}_0",
+        build=f"{build_tag}_rehearsal_{_wheel_key(sha256, (*added, *exported, *platform))}_0",
+        subdir=target.subdir,
         depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression")
         or (wheel.metadata.get("license") or "").strip().partition("\n")[0],

@@ -123,6 +123,30 @@ def python_abi_metadata(python: str) -> PackageMetadata:
     )
 
 
+def foreign_python_metadata(python: str, subdir: str) -> Iterator[PackageMetadata]:
+    """Yield the metadata of ``python`` and ``python_abi`` for another platform: scripts run with the build's Python.
+
+    They have no files, so nothing that is installed with them runs; the package says so.
+    """
+    suffix = python_build_suffix(python)
+    yield PackageMetadata(
+        name="python",
+        version=f"{python}.0",
+        build=f"rehearsal_{subdir.replace('-', '_')}_{suffix}",
+        constrains=(abi_spec(python),),
+        run_exports={"noarch": ("python",), "weak": (abi_spec(python),)},
+        made_from={"note": f"an empty package: a rehearsal has no interpreter for {subdir}"},
+        subdir=subdir,
+    )
+    yield PackageMetadata(
+        name="python_abi",
+        version=python,
+        build=f"rehearsal_{subdir.replace('-', '_')}_cp{python.replace('.', '')}",
+        constrains=(f"python {python}.* *_{suffix}",),
+        subdir=subdir,
+    )
+
+
 def _package_files(interpreter: Interpreter) -> Iterator[_PackageFile]:
     base, name = interpreter.base_prefix, f"python{interpreter.minor_version}"
     yield _PackageFile(path=f"bin/{name}", source=interpreter.executable)

@@ -19,12 +19,12 @@ from kiln.build.engine_calls import EngineCalls, StepCache
 from kiln.build.job.job import mask_build_secrets
 from kiln.build.rehearsal import wheel_download
 from kiln.build.rehearsal.inputs import rehearsal_disk_bytes
-from kiln.build.rehearsal.python_package import write_python_packages
+from kiln.build.rehearsal.python_package import foreign_python_metadata, write_python_packages
 from kiln.build.rehearsal.python_search import Interpreter, find_interpreter
 from kiln.build.rehearsal.substitutes import outputs_for_python
 from kiln.build.rehearsal.wheel_download import upstream_wheel_gaps
 from kiln.build.rehearsal.wheels import RehearsalPlan
-from kiln.conda.package_writer import SUBDIR
+from kiln.conda.package_writer import SUBDIR, write_metadata_only_package
 from kiln.conda.solve import machine_virtual_packages
 from kiln.feedstock import sources
 from kiln.state.ledger.ledger import Ledger
@@ -123,8 +123,9 @@ class Rehearsal:
         """Convert, build and test; return the packages as JSON values."""
         self.require_upstream_version_match()
         self.reporter.expect_steps(2 + 2 * len(self.rendered.outputs))
+        python = self.wheels.packaged_python
         dependencies = self.make_dependency_packages(
-            find_rehearsal_python(self.wheels.python, self.job, self.environment) if self.wheels.python else None
+            find_rehearsal_python(python, self.job, self.environment) if python else None
         )
         upstream = self.wheels.upstream
         rendered = self.rendered if upstream else config_for_one_python(self.rendered, self.wheels.python)
@@ -176,13 +177,19 @@ class Rehearsal:
     def make_dependency_packages(self, interpreter: Interpreter | None) -> tuple[Path, ...]:
         """Make conda packages of the interpreter, the wheels and this machine's programs; existing ones are reused."""
         folder = self.layout.converted_packages
-        title = "package this machine's programs"
+        title = "package the wheels" if self.wheels.wheels else "package this machine's programs"
         if interpreter is not None:
             title = f"package Python {interpreter.version} and the wheels"
         with self.reporter.step(title), cache.hold_lock(self.layout.wheels_lock_file, seconds=cache.LONG):
             files.remove_part_files(folder)
+            python: Iterable[Path] = ()
+            if interpreter is not None:
+                python = write_python_packages(interpreter, folder, env=self.environment)
+            elif self.wheels.subdir != SUBDIR:
+                empty = foreign_python_metadata(self.wheels.python, self.wheels.subdir)
+                python = [write_metadata_only_package(folder, facts) for facts in empty]
             return (
-                *(() if interpreter is None else write_python_packages(interpreter, folder, env=self.environment)),
+                *python,
                 *wheel_download.convert_dependencies(self.wheels, self.layout.wheels, folder),
             )
 
@@ -197,7 +204,7 @@ class Rehearsal:
                 )
             channel.remove_other_packages(needed)
             there = {package.name for package in channel.packages()}
-            fresh = [(package, SUBDIR) for package in dependencies if package.name not in there]
+            fresh = [(package, self.wheels.subdir) for package in dependencies if package.name not in there]
             if fresh:
                 channel.add(fresh)
 

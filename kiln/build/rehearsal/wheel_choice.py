@@ -87,15 +87,15 @@ def pip_resolve_command(requirements: Path, report: Path, *, python: str, glibc:
     )
 
 
-def platform_tags(glibc: str) -> tuple[str, ...]:
+def platform_tags(glibc: str, architecture: str = "x86_64") -> tuple[str, ...]:
     """Return the platform tags of wheels that run with a version of glibc, the newest first."""
     match = _GLIBC.match(glibc)
     newest = int(match[2]) if match and match[1] == "2" else 17
-    legacy = {17: "manylinux2014_x86_64", 12: "manylinux2010_x86_64", 5: "manylinux1_x86_64"}
+    legacy = {17: "manylinux2014", 12: "manylinux2010", 5: "manylinux1"}
     names: list[str] = []
     for minor in range(newest, 4, -1):
-        names += [f"manylinux_2_{minor}_x86_64", *([legacy[minor]] if minor in legacy else [])]
-    return (*names, "linux_x86_64")
+        names += [f"manylinux_2_{minor}", *([legacy[minor]] if minor in legacy else [])]
+    return tuple(f"{name}_{architecture}" for name in (*names, "linux"))
 
 
 def _resolve_with_pip(

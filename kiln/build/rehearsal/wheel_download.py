@@ -18,6 +18,7 @@ from kiln.base.errors import DiskFull, DownloadFailed, HashMismatch, Unsupported
 from kiln.base.patterns import lazy_pattern
 from kiln.base.serialization import mapping_or_empty
 from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan
+from kiln.conda.package_writer import ARCHITECTURES, SUBDIR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -48,13 +49,16 @@ def convert_dependencies(rehearsal_plan: RehearsalPlan, store: Path, folder: Pat
     wheels = rehearsal_plan.dependencies
     verify_wheels(wheels, store)
     compiled = rehearsal_plan.upstream is None
-    target = PackageTarget(python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled)
+    target = PackageTarget(
+        python=rehearsal_plan.python, cuda=rehearsal_plan.cuda, as_conda_forge=compiled, subdir=rehearsal_plan.subdir
+    )
+    on_x86_64 = target.subdir == SUBDIR
     wheel_files = [(store / wheel.file, wheel.sha256) for wheel in wheels]
     return (
         *convert_wheels(wheel_files, folder, target),
         *(
             write_metadata_only_package(folder, facts)
-            for facts in (*cuda_metadata(wheels, target), *microarch_level_metadata())
+            for facts in (*cuda_metadata(wheels, target), *(microarch_level_metadata() if on_x86_64 else ()))
         ),
         *(write_stand_in_package(stand_in, folder) for stand_in in rehearsal_plan.stand_ins),
     )
@@ -71,9 +75,14 @@ def cuda_versions() -> tuple[str, ...]:
     return tuple(sorted(file.stem.removeprefix("cuda") for file in LOCKS.glob("cuda*.json")))
 
 
+def other_platforms() -> frozenset[str]:
+    """Return the platforms other than this machine's whose packages are made of upstream's wheel."""
+    return frozenset(file.stem for file in LOCKS.glob("*.json")) & ARCHITECTURES.keys()
+
+
 @cache
 def read_lock(lock: str) -> tuple[LockedWheel, ...]:
-    """Return the wheels of a lock, ``cpu`` or ``cuda12.9``."""
+    """Return the wheels of a lock: ``cpu``, ``cuda12.9``, or a platform's."""
     rows = json.loads((LOCKS / f"{lock}.json").read_text(encoding="utf-8"))["wheels"]
     return tuple(LockedWheel(**{**row, "pythons": tuple(row["pythons"])}) for row in rows)
 
@@ -83,8 +92,8 @@ def has_upstream_wheel(outputs: Iterable[str]) -> bool:
     return not UPSTREAM.isdisjoint(outputs)
 
 
-def plan_from_locks(*, python: str, cuda: str | None = None) -> RehearsalPlan:
-    """Return the wheels of a rehearsal for a Python, ``3.11``, and a CUDA version, ``12.9``, or None.
+def plan_from_locks(*, python: str, cuda: str | None = None, subdir: str = SUBDIR) -> RehearsalPlan:
+    """Return the wheels of a rehearsal for a Python, ``3.11``, a CUDA version, ``12.9``, or None, and a platform.
 
     Raises UnsupportedPython and VariantFault for versions without a lock.
     """
@@ -93,18 +102,21 @@ def plan_from_locks(*, python: str, cuda: str | None = None) -> RehearsalPlan:
             f"a rehearsal has no wheels for Python {python}",
             hint=f"use Python {', '.join(PYTHONS[:-1])} or {PYTHONS[-1]}",
         )
-    if cuda is not None and cuda not in cuda_versions():
+    if cuda is not None and (subdir != SUBDIR or cuda not in cuda_versions()):
         raise VariantFault(
-            f"a rehearsal has no wheels for CUDA {cuda}",
+            f"a rehearsal has no wheels for CUDA {cuda}{'' if subdir == SUBDIR else f' on {subdir}'}",
             hint=f"rehearse a config with CUDA {' or '.join(cuda_versions())}, or one without CUDA",
         )
-    wheels = [wheel for wheel in read_lock(f"cuda{cuda}" if cuda else "cpu") if python in wheel.pythons]
+    lock = f"cuda{cuda}" if cuda else "cpu" if subdir == SUBDIR else subdir
+    wheels = [wheel for wheel in read_lock(lock) if python in wheel.pythons]
     (upstream,) = (wheel for wheel in wheels if wheel.name in UPSTREAM)
     return RehearsalPlan(
         python=python,
         cuda=cuda,
+        subdir=subdir,
         upstream=upstream,
         dependencies=tuple(wheel for wheel in wheels if wheel is not upstream),
+        notes=() if subdir == SUBDIR else (f"a rehearsal has no Python for {subdir}: its packages are not tested",),
     )
 
 

@@ -17,6 +17,7 @@ from packaging.utils import InvalidWheelFilename, NormalizedName, canonicalize_n
 from packaging.version import InvalidVersion, Version
 
 from kiln.base.errors import BrokenPackage
+from kiln.conda.package_writer import SUBDIR
 from kiln.feedstock.sources import SourceFile  # noqa: TC001 - for the reader of JSON values, which looks annotations up
 
 if TYPE_CHECKING:
@@ -59,12 +60,13 @@ class StandIn:
 class RehearsalPlan:
     """The contents of a config's rehearsal in place of a channel; ``python`` is empty when the config needs none.
 
-    ``upstream`` is the wheel that replaces the compile, None for a rehearsal that compiles. ``dependencies`` are wheels
-    that become packages. ``notes`` are for the user.
+    ``subdir`` is the config's platform. ``upstream`` is the wheel that replaces the compile, None for a rehearsal that
+    compiles. ``dependencies`` are wheels that become packages. ``notes`` are for the user.
     """
 
     python: str
     cuda: str | None = None
+    subdir: str = SUBDIR
     upstream: LockedWheel | None = None
     dependencies: tuple[LockedWheel, ...] = ()
     stand_ins: tuple[StandIn, ...] = ()
@@ -72,12 +74,20 @@ class RehearsalPlan:
     notes: tuple[str, ...] = ()
 
     @property
+    def packaged_python(self) -> str:
+        """The Python of this machine that becomes a package; empty for another platform."""
+        return self.python if self.subdir == SUBDIR else ""
+
+    @property
     def summary(self) -> tuple[tuple[str, str], ...]:
         """The contents by their origins: a title, and names with versions."""
         wheels = (f"{wheel.name} {wheel.version}" for wheel in self.dependencies)
         stand_ins = (f"{package.name} {package.version}" for package in self.stand_ins)
         parts = (
-            ("python", self.python),
+            (
+                "python",
+                self.python if self.packaged_python == self.python else f"{self.python}, a package without files",
+            ),
             ("compile", f"{self.upstream.file}, in its place" if self.upstream else ""),
             ("wheels", ", ".join(wheels)),
             ("this machine", ", ".join(stand_ins)),

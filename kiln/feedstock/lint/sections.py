@@ -156,7 +156,7 @@ _UNLISTED = {
     "outputs": {"features", "noarch", "noarch_python", "python_version_independent", "string", "track_features"},
     "test": {"script"},
 }
-_EXTRA = frozenset({"recipe-maintainers", "feedstock-name", "network"})  # conda-smithy's own, and kiln's
+_EXTRA = frozenset({"recipe-maintainers", "feedstock-name", "network", "plan"})  # conda-smithy's own, and kiln's
 _MAPPINGS = ("build", "requirements", "test", "about", "extra", "package")
 _SHAPES_OF_SECTIONS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(_MAPPINGS, (dict, "a mapping")),

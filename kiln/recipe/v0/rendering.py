@@ -378,6 +378,12 @@ def steps_with_network(extra: Any) -> tuple[str, ...]:
     return tuple(str(step) for step in as_list(steps) if step)
 
 
+def compile_plan_command(extra: Any) -> str:
+    """Return the command that shows how a config is compiled: ``extra: plan:``; empty without one."""
+    command = extra.get("plan") if isinstance(extra, dict) else None
+    return " ".join(command.split()) if isinstance(command, str) else ""
+
+
 def recipe_sources(top: Metadata) -> tuple[Source, ...]:
     """Return the entries of the ``source`` section."""
     return tuple(_source_from_entry(entry) for entry in as_list(top.values.get("source")) if entry)

@@ -25,7 +25,7 @@ from kiln.recipe.rendered import (
     Source,
     Staging,
 )
-from kiln.recipe.v0.rendering import about_field_value, steps_with_network
+from kiln.recipe.v0.rendering import about_field_value, compile_plan_command, steps_with_network
 from kiln.recipe.v1.nodes import RECIPE
 from kiln.recipe.v1.recipe import (
     PackageAtVariant,
@@ -262,6 +262,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         stagings=stagings,
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
+        plan_command=compile_plan_command(packages[0].sections.get("extra")) if packages else "",
         warnings=tuple(malformed_skip_warnings(recipe.root).values()),
         file=RECIPE,
     )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import fnmatch
+import shlex
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base import files
+from kiln.feedstock import config_file
+from kiln.recipe import feedstock, render
 from tests import bazelrc
 
 if TYPE_CHECKING:
@@ -74,6 +78,39 @@ def test_what_people_type_for_their_own_gpu_is_planned_but_for_named_differences
     ours = planned({**CONFIGS["linux_x86_cuda"], "cuda_compute_capabilities": "sm_86,compute_86"})
     last = {flag.rpartition("=")[0] if "--repo_env=HERMETIC" in flag else flag: flag for flag in ours}
     assert differences(set(last.values()), typed, "typed") == []
+
+
+def test_the_command_that_a_dry_run_names_shows_the_same_flags(
+    planned: Callable[[dict[str, str]], list[str]],
+    scripts: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A clone whose config has the capability 8.6 alone."""
+    name = "linux_64_cuda_compiler_version12.5microarch_level2python3.12.____cpython"
+    shutil.copytree(ROOT / "recipe", tmp_path / "recipe")
+    (tmp_path / "conda-forge.yml").write_bytes((ROOT / "conda-forge.yml").read_bytes())
+    text = (ROOT / ".ci_support" / f"{name}.yaml").read_text()
+    before = "cuda_compute_capabilities:\n- ''\n"
+    assert before in text
+    (tmp_path / ".ci_support").mkdir()
+    config = tmp_path / ".ci_support" / f"{name}.yaml"
+    config.write_text(text.replace(before, "cuda_compute_capabilities:\n- sm_86,compute_86\n"))
+    clone = feedstock.load(tmp_path)
+    command = render.render(clone, config_file.read_config(clone, name)).plan_command.replace("CONFIG", name)
+    program, script, *arguments = shlex.split(command)
+    assert (program, script) == ("python3", "recipe/compile_plan.py")
+    assert (ROOT / script).is_file()
+    monkeypatch.chdir(tmp_path)
+    for variable, value in {**ROOM, "BAZEL_REMOTE_CACHE": "", "BAZEL_DISK_CACHE": ""}.items():
+        monkeypatch.setenv(variable, value)
+    assert scripts.compile_plan.main(arguments) == 0
+    shown = capsys.readouterr().out.replace("\\\n", "")  # shlex keeps a newline that a shell leaves out
+    wheel = shlex.split(shown.split("bazel build ")[1])[:-1]
+    assert list(bazelrc.expanded(wheel, bazelrc.table())) == planned(
+        {**CONFIGS["linux_x86_cuda"], "cuda_compute_capabilities": "sm_86,compute_86"}
+    )
 
 
 def test_no_difference_is_named_that_is_none(planned: Callable[[dict[str, str]], list[str]]) -> None:

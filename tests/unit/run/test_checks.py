@@ -137,6 +137,13 @@ def test_macos_builds_for_linux_in_containers_alone(
 def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> None:
     with pytest.raises(UnsupportedPlatform, match="linux_aarch64_ cannot be rehearsed"):
         checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, HERE), rehearsal=True)
+    assert checks.buildable_configs(feedstock, HERE, rehearsal=True)[0] == ("linux_64_",)
+
+
+def test_a_rehearsal_has_upstreams_wheel_for_another_platform(tmp_path: Path) -> None:
+    made = builders.feedstock(tmp_path, META.replace("name: a", "name: tensorflow"), "", FORGE)
+    rerender.write_ci_support(made, matrix.configs(made))
+    assert checks.buildable_configs(made, (*HERE, *ELSEWHERE), rehearsal=True)[0] == HERE
 
 
 def test_of_all_configs_those_for_here_are_built_and_one_line_names_the_others(feedstock: Feedstock) -> None:

@@ -63,6 +63,18 @@ def test_a_group_is_named_where_its_configs_share_a_compile(compiles: bool, line
     assert plan_as_text(a_plan(estimate=None, compiles=compiles)).splitlines()[0] == line
 
 
+def test_the_recipes_own_command_is_named_for_one_config_and_for_several() -> None:
+    lines = plan_as_text(a_plan(estimate=None, plan_command="python3 show.py CONFIG")).splitlines()
+    assert lines[-3:] == [
+        "",
+        "the compile's commands, by a program of the recipe that a dry run does not start:",
+        "python3 show.py a",
+    ]
+    several = tuple(ConfigRun(config=name, state=ConfigState.WAITING, group="cpu") for name in ("a", "b"))
+    text = plan_as_text(a_plan(estimate=None, configs=several, plan_command="python3 show.py CONFIG"))
+    assert text.endswith("\npython3 show.py CONFIG")
+
+
 def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() -> None:
     wheel = LockedWheel(name="six", version="1.17", file="six.whl", size=1, sha256="a", pythons=("3.11",))
     made = StandIn(name="gcc_linux-64", version="12.2")

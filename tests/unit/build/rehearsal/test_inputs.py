@@ -243,6 +243,18 @@ def test_some_missing_pythons_are_noted_and_all_are_an_error(
     assert (means[CONFIGS["3.13"]].interpreter, notes) == (None, ()), "a container may have one"
 
 
+def test_a_config_of_another_platform_needs_no_python_of_this_machine(
+    feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
+) -> None:
+    assert here == {}
+    (config,) = configs(feedstock, "3.13")
+    foreign = replace(config, platform="linux-aarch64")
+    means, notes = inputs.require_rehearsal_inputs([foreign], pythons(tmp_path), on_host=True)
+    assert means[foreign.name].interpreter is None
+    assert means[foreign.name].wheels.subdir == "linux-aarch64"
+    assert notes == ("a rehearsal has no Python for linux-aarch64: its packages are not tested",)
+
+
 def test_a_dry_run_notes_the_pythons_to_fetch(
     feedstock: Feedstock, here: dict[str, Interpreter], tmp_path: Path
 ) -> None:

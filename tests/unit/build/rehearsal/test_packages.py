@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 import shutil
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -176,7 +177,18 @@ def test_a_package_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     assert (package.stat().st_ino, package.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-@pytest.mark.parametrize("change", ["wheel", "python", "converter", "names"])
+def test_a_package_for_another_platform_says_so_and_follows_its_markers(tmp_path: Path) -> None:
+    package = converted(tmp_path)
+    foreign = convert_wheel(make_wheel(tmp_path), "0" * 64, tmp_path, replace(TARGET, subdir="linux-aarch64"))
+    assert [(facts["subdir"], facts["arch"]) for facts in (info(package, "index"), info(foreign, "index"))] == [
+        ("linux-64", "x86_64"),
+        ("linux-aarch64", "aarch64"),
+    ]
+    markers = replace(TARGET, subdir="linux-aarch64").marker_environment()
+    assert markers == {**TARGET.marker_environment(), "platform_machine": "aarch64"}
+
+
+@pytest.mark.parametrize("change", ["wheel", "python", "platform", "converter", "names"])
 def test_whatever_changes_the_content_changes_the_name(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,7 +198,8 @@ def test_whatever_changes_the_content_changes_the_name(
         monkeypatch.setattr(rehearsal_packages, "CONVERTER", rehearsal_packages.CONVERTER + 1)
     if change == "names":
         monkeypatch.setattr(pypi, "names_table_digest", lambda: "other")
-    target = PackageTarget(python="3.12") if change == "python" else TARGET
+    others = {"python": PackageTarget(python="3.12"), "platform": replace(TARGET, subdir="linux-aarch64")}
+    target = others.get(change, TARGET)
     assert convert_wheel(wheel, ("1" if change == "wheel" else "0") * 64, tmp_path, target).name != before.name
 
 

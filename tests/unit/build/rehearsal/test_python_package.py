@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import site
 import sys
@@ -15,6 +16,7 @@ from kiln.base import process
 from kiln.base.errors import BuildFailed, UnsupportedPython
 from kiln.build.rehearsal import python_package
 from kiln.build.rehearsal.python_package import (
+    foreign_python_metadata,
     python_abi_metadata,
     python_metadata,
     relocatable_rpath,
@@ -22,7 +24,7 @@ from kiln.build.rehearsal.python_package import (
     write_python_packages,
 )
 from kiln.build.rehearsal.python_search import Interpreter
-from kiln.conda.package_writer import PLACEHOLDER
+from kiln.conda.package_writer import PLACEHOLDER, write_metadata_only_package
 from tests.unit.build.sample import content, info, interpreter, unpacked
 
 if TYPE_CHECKING:
@@ -220,3 +222,15 @@ def test_the_site_folder_of_a_prefix_is_found_and_the_systems_is_not(
     exec(python_package._SITECUSTOMIZE, {})
     assert sys.path == ["/usr/lib/python3", str(packages)]
     assert site.getsitepackages() == [str(packages)]
+
+
+@pytest.mark.parametrize(("python", "spec"), [("3.11", "3.11.* *_cpython"), ("3.13", "3.13.* *_cp313")])
+def test_the_python_of_another_platform_is_an_empty_package_and_says_so(python: str, spec: str, tmp_path: Path) -> None:
+    empty, abi = foreign_python_metadata(python, "linux-aarch64")
+    assert matches(f"python {spec}", empty)
+    assert matches(empty.constrains[0], abi)
+    assert matches(abi.constrains[0], empty)
+    assert empty.run_exports["weak"] == empty.constrains
+    package = write_metadata_only_package(tmp_path, empty)
+    assert info(package, "index")["subdir"] == "linux-aarch64"
+    assert "empty package" in json.dumps(empty.made_from)

@@ -22,6 +22,7 @@ from kiln.build.rehearsal.wheel_download import (
     PYTHONS,
     cuda_versions,
     known_upstream_wheel_gaps,
+    other_platforms,
     plan_from_locks,
     read_lock,
     upstream_wheel_gaps,
@@ -240,7 +241,7 @@ def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
     assert batches == [[one.file, two.file], [other.file]]
 
 
-ALL = ["cpu", *(f"cuda{version}" for version in cuda_versions())]
+ALL = ["cpu", *sorted(other_platforms() - {"linux-64"}), *(f"cuda{version}" for version in cuda_versions())]
 
 
 ROOT = Path(__file__).parents[4]
@@ -287,6 +288,20 @@ def test_each_row_is_a_wheel_of_its_package(lock: str) -> None:
         assert set(wheel.pythons) <= set(PYTHONS)
         assert wheel.name in pypi.name_mappings(), "its name in conda is known"
     assert "://" not in (LOCKS / f"{lock}.json").read_text()
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_another_platform_has_wheels_of_its_own_in_the_same_versions(python: str) -> None:
+    planned, cpu = plan_from_locks(python=python, subdir="linux-aarch64"), plan_from_locks(python=python)
+    assert planned.upstream is not None
+    assert re.fullmatch(r"tensorflow-2\.21\.0-cp3\d+-cp3\d+-manylinux_2_27_aarch64\.whl", planned.upstream.file)
+    assert versions(planned.dependencies) == versions(cpu.dependencies)
+    assert all(wheel.file.endswith(("aarch64.whl", "-any.whl")) for wheel in planned.wheels)
+    assert (planned.packaged_python, cpu.packaged_python) == ("", python)
+    assert planned.notes == ("a rehearsal has no Python for linux-aarch64: its packages are not tested",)
+    assert dict(planned.summary)["python"] == f"{python}, a package without files"
+    with pytest.raises(VariantFault, match=r"no wheels for CUDA 12\.9 on linux-aarch64"):
+        plan_from_locks(python=python, cuda="12.9", subdir="linux-aarch64")
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:

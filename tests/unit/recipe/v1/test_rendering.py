@@ -253,6 +253,7 @@ outputs:
       script: make alone
 extra:
   network: [compile library]
+  plan: show  CONFIG
 """
 TWO_PYTHONS = "python:\n- 3.11.* *_cpython\n- 3.12.* *_cpython\nzlib:\n- '1'\ntarget_platform:\n- linux-64\n"
 RECIPE = f"""{HEAD}build:
@@ -315,6 +316,7 @@ def test_staging_outputs_are_shared_by_all_variants_for_which_they_are_the_same(
         "alone": True,
     }
     assert (result.network, result.file) == (("compile library",), "recipe/recipe.yaml")
+    assert result.plan_command == "show CONFIG"
 
 
 def test_each_output_has_sources_of_its_own(tmp_path: Path) -> None:
