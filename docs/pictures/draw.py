@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kiln.state.results import MatrixReport
 
 WIDTH, HEIGHT = 1100, 900  # of the page
-COLUMNS = 90
+COLUMNS = 100
 LINE, COLUMN, MARGIN = 19, 7.83, 20  # pixels of a terminal
 NAME = "tensorflow-feedstock"
 COLORS = {

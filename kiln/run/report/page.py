@@ -173,10 +173,12 @@ def commit_url(report: MatrixReport) -> str:
 
 
 def short_duration(seconds: float) -> str:
-    """Return a short duration: ``12 s``, ``49 min``, ``3 h 06``."""
-    minutes = round(seconds / 60)
-    if seconds < 60:
-        return f"{seconds:.0f} s"
+    """Return a short duration: ``12 s``, ``1 min 22 s``, ``49 min``, ``3 h 06``."""
+    minutes, whole = round(seconds / 60), round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60:02d} s"
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d}"
 
 
