@@ -100,7 +100,7 @@ def test_a_failed_script_is_told_by_the_cause_in_its_output(tmp_path: Path) -> N
 def test_a_wrong_hash_is_told_with_the_one_to_paste_and_a_patch_with_its_hunk(tmp_path: Path) -> None:
     step = a_step(tmp_path, ())
     hashes = f"  expected: {'0' * 64}\n  actual:   {'a' * 64}"
-    file = "/work/output/src_cache/30499b49c9466d42_h-1.tar.gz"
+    file = "/build/output/src_cache/30499b49c9466d42_h-1.tar.gz"
     error = build_step_error(step, f'sha256 checksum validation failed for "{file}"\n{hashes}', "")
     assert error.what == f"a could not be built: the sha256 of h-1.tar.gz is {'a' * 64}, the recipe has {'0' * 64}"
     assert "kiln bump --hashes" in error.hint
