@@ -243,7 +243,8 @@ class ConfigView:
 class PackageRow:
     """The packages of one name in a run: their number, their size in bytes, and the growth since earlier runs.
 
-    ``largest`` is the size of the largest, ``largest_in`` the number of its config.
+    ``before`` is the size then of those that an earlier run has, ``largest`` the size of the largest, ``largest_in`` the
+    number of its config.
     """
 
     name: str
@@ -253,6 +254,7 @@ class PackageRow:
     largest_in: int
     growth: int
     compared: bool
+    before: int
 
 
 def write_run_pages(
@@ -460,7 +462,7 @@ def run_page_html(
         figures=_headline_figures(report, moment),
         history=history,
         last=next((run for run in past if run.run in history.runs), report),
-        grown=[(row.name, row.growth, row.builds) for row in rows if row.growth],
+        grown=[row for row in rows if row.growth],
         input_changes=environment_changes(report, past),
         package_rows=rows,
         phases=phases,
@@ -493,6 +495,7 @@ def _package_rows(report: MatrixReport, earlier: Sequence[MatrixReport]) -> list
             largest_in=max(found, key=lambda item: item[0])[1],
             growth=sum(size - before for size, _, before in found if before is not None),
             compared=any(before is not None for _, _, before in found),
+            before=sum(before for _, _, before in found if before is not None),
         )
         for name, found in by_name.items()
     ]
