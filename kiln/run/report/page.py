@@ -243,8 +243,8 @@ class ConfigView:
 class PackageRow:
     """The packages of one name in a run: their number, their size in bytes, and the growth since earlier runs.
 
-    ``before`` is the size then of those that an earlier run has, ``largest`` the size of the largest, ``largest_in`` the
-    number of its config.
+    ``before`` is the size then of those that an earlier run has, ``largest`` the size of the largest now,
+    ``largest_in`` the number of its config.
     """
 
     name: str

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from kiln.base.files import human_readable_size
 from kiln.base.serialization import to_json
 from kiln.run.report.comparison import step_bars
 from kiln.run.report.page import polyline_points, repeat_command, run_index_html, run_page_html, write_run_pages
@@ -255,6 +256,22 @@ def test_the_page_names_what_changed_and_links_the_earlier_page(tmp_path: Path) 
     assert "0006.html" not in alone
     assert "index.html" not in alone
     assert "Since run" not in page_of(run, tmp_path)
+
+
+def test_a_package_that_grew_has_its_size_before_and_now(tmp_path: Path) -> None:
+    run = runs.worked_through(VARIANTS)
+
+    def shrunk(config: ConfigRun) -> ConfigRun:
+        first, *others = config.packages
+        smaller = replace(first, artifact=replace(first.artifact, size=first.artifact.size // 2))
+        return replace(config, packages=(smaller, *others))
+
+    before = replace(run, run=6, configs=tuple(map(shrunk, run.configs)))
+    page = run_page_html(run, VARIANTS, name="f", folder=tmp_path, earlier=[before])
+    name, size = run.configs[0].packages[0].artifact.name, run.configs[0].packages[0].artifact.size
+    (line,) = re.findall(rf"<li><b>{name}</b> .*</li>", page)
+    whole = human_readable_size(4 * size)
+    assert line.endswith(f"{human_readable_size(4 * (size // 2))} → {whole} in all 4 builds</li>")
 
 
 def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
