@@ -290,7 +290,8 @@ def test_the_host_of_a_cuda_config_solves_in_a_rehearsals_channel(tmp_path: Path
     channel = LocalChannel(root=tmp_path / "channel")
     channel.add((package, "linux-64") for package in packages)
     feedstock = recipe_feedstock.load(ROOT)
-    config = next(config for config in matrix.configs(feedstock) if f"version{cuda}python3.12" in config.name)
+    names = (f"version{cuda}microarch_level2", "python3.12")
+    config = next(config for config in matrix.configs(feedstock) if all(part in config.name for part in names))
     (framework,) = (
         output
         for output in pins.close_static_pins(render.render(feedstock, config)).outputs

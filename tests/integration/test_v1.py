@@ -137,9 +137,9 @@ def test_debug_opens_the_script_of_a_staging_output_and_of_a_package(staged: Pat
 
 @pytest.mark.slow("feedstocks are built by kiln and by rattler-build")
 def test_the_fleet_plans_it_and_other_engines_are_refused(staged: Path) -> None:
-    ended = kiln(staged, "fleet", "plan", "--provider", "local", "--all", "--rebuild", "--container", "none")
+    ended = kiln(staged, "fleet", "plan", "--provider", "local", "--all", "--rebuild", "--container", "none", "--json")
     assert ended.returncode == 0, ended.stderr
-    assert CPU in ended.stdout
+    assert CPU in {placement["config"] for placement in json.loads(ended.stdout)["chosen"]["placements"]}
     ended = kiln(staged, "build", CPU, "--container", "none", "--engine", "conda-build")
     assert ended.returncode == 2
     assert "conda-build cannot build a recipe.yaml" in ended.stderr
