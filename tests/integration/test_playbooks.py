@@ -640,8 +640,8 @@ def test_a_plan_asks_aws_as_the_user_of_a_profile_and_counts_controller_disks_an
     file.parent.mkdir()
     file.write_text(f"[default]\naws_access_key_id = kiln\naws_secret_access_key = {SECRET}\n")
     env = {"HOME": str(tmp_path), "AWS_ENDPOINT_URL": str(moto["kiln_aws_endpoint"])}
-    words = ("--all", "--detach", "--type", "compute-8", "--fallback", "compute-16", "--workers", "4", "--json")
-    words = (*words, "--optimize", "time")
+    types = ("--type", "compute-8", "--fallback", "compute-16", "--workers", "4", "--optimize", "time")
+    words = ("--all", "--detach", *types, "--json")
     planned = kiln_fleet(env, tmp_path, "plan", *words, provider="aws")
     assert planned.returncode == 0, planned.stderr
     plan = json.loads(planned.stdout)
