@@ -47,8 +47,12 @@ def expected_config_period_text(cost: RunCost | None, config: ConfigRun, now: fl
     """Return when a waiting config is expected to start and to end, or a running one to end; empty where unknown."""
     if cost is None or config.state not in OPEN:
         return ""
-    start = cost.config_starts.get(config.config) if config.state is ConfigState.WAITING else None
-    return expected_period_text(start, cost.config_ends.get(config.config), now, utc=utc)
+    start, end = cost.config_starts.get(config.config), cost.config_ends.get(config.config)
+    if config.state is not ConfigState.WAITING:
+        if start is not None and config.started and config.estimate:
+            end = config.started + config.estimate  # the forecast is from before it began
+        start = None
+    return expected_period_text(start, end, now, utc=utc)
 
 
 def expected_starts_text(cost: RunCost, now: float) -> str:

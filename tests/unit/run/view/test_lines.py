@@ -125,13 +125,13 @@ def test_plain_lines_say_when_configs_and_the_end_are_expected_and_when_that_dif
     )
     for shift in (0.0, 600.0, 1200.0, 1300.0, -60.0):
         view.run_cost_changed(dataclasses.replace(free, end=BEGAN + 7200 + shift))
-    view.config_changed(a_config("b", ConfigState.RUNNING, estimate=60.0))
+    view.config_changed(a_config("b", ConfigState.RUNNING, estimate=60.0, started=BEGAN + 600))
     first, later, earlier, begun = (line.split(" ", 1)[1] for line in stream.getvalue().splitlines()[1:])
-    begin, end = (time.strftime("%H:%M", time.localtime(BEGAN + seconds)) for seconds in (60, 7200))
+    begin, own, end = (time.strftime("%H:%M", time.localtime(BEGAN + seconds)) for seconds in (60, 660, 7200))
     assert first == f"the end at about {end}; 1 wait, to start from {begin} to {begin}"
     assert re.fullmatch(r"the end is now expected at about \d\d:\d\d, 20 min 00 s later than before", later)
     assert earlier.endswith(", 21 min 00 s earlier than before")
-    assert begun == f"▸ b: running, about 1 min 00 s, until {end}"
+    assert begun == f"▸ b: running, about 1 min 00 s, until {own}", "the forecast is from before it began"
 
 
 def runner(output: str) -> list[str]:
