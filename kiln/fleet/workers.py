@@ -77,6 +77,9 @@ class WorkerManager:
         """Record that the provider refuses a worker."""
         now = self.state.executor.now()
         self.state.inventory.update_worker(worker, state=WorkerState.REFUSED, reason=event.reason, terminated=now)
+        if worker.assignment is not None:
+            text = f"{worker.name} was refused: {event.reason}"
+            self.state.recorder.show_output_line(worker.assignment.config, text, "")
         self.jobs.requeue_assigned_config(worker, event.reason)
         if event.credentials and self.credentials.on_credentials_refused(event.reason):
             return

@@ -260,7 +260,7 @@ def test_a_new_run_waits_for_capacity_until_its_patience_is_over() -> None:
     assert_nothing_left(run, simulation)
 
 
-def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None:
+def test_a_refusal_and_the_time_of_the_next_request_which_is_not_nothing_are_announced() -> None:
     """Refusals take longer than the first pause between requests, which is then over."""
     lines: list[str] = []
 
@@ -272,6 +272,7 @@ def test_the_next_request_is_announced_with_a_time_that_is_not_nothing() -> None
     simulation.refusal = 150.0
     expected = run_config(FOUR, type_offers={MACHINE: OFFERS})
     Supervisor(expected, executor=simulation, recorder=RunRecorder(NullStore(), Lines())).execute_run()
+    assert f"{ONE} was refused: no capacity" in lines
     moments = {line.partition("asking again ")[2].partition(":")[0] for line in lines if "asking again" in line}
     assert "now" in moments
     assert "in 0 min" not in moments
