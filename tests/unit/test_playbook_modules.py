@@ -54,6 +54,12 @@ JOB = load("roles/kiln_prepare/files/root/usr/local/sbin/kiln-job")
 MACHINE = {"name": "kiln-one-1", "address": "192.0.2.1", "provider": "aws"}
 
 
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the folders of shared connections out of the computer's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
 def test_ssh_trusts_one_key_and_forwards_nothing(tmp_path: Path) -> None:
     text = RUN.ssh_config(MACHINE, folder=tmp_path, user="fleet", options={"ProxyJump": "gate"})
     settings = dict(line.split(maxsplit=1) for line in text.splitlines())
@@ -358,7 +364,6 @@ def test_a_claim_of_an_existing_host_opens_the_connection_that_later_queries_use
         options = dict(word.removeprefix("-o").split("=", 1) for word in words if word.startswith("-o"))
         return options.get("ControlMaster"), options.get("ControlPath")
 
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert shared("left") == (None, "none"), "there is none"
     RUN.Folder(tmp_path, user="fleet", options={}).make()
     path = f"{SSH.sockets(tmp_path)}/%C"
