@@ -11,22 +11,23 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kiln.build.job import collected
 from kiln.cli.fleet.arguments import add_arguments
 from kiln.cli.fleet.options import parse_options
 from kiln.fleet import protocol
-from kiln.fleet.model import LIFETIME, MachineType
+from kiln.fleet.model import LIFETIME, MachineType, Offer
+from kiln.fleet.options import FleetOptions
 from kiln.fleet.plan.plan import Assumptions
 from kiln.fleet.protocol import ListedMachine
 from kiln.fleet.records import FleetLedger, RunRecorder
+from kiln.fleet.run_config import FleetRunConfig
 from kiln.state.results import JobEstimate, StepReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from kiln.fleet.options import FleetOptions
     from kiln.state.results import ConfigRun, MatrixReport, Progress, RunCost
 
 HOUR = 3600.0
@@ -102,6 +103,32 @@ def _is_possible(time: float, cold: float, warm: float, groups: Sequence[int], w
     holders = [-(-size // each) for size in groups]
     work = sum(count * cold + (size - count) * warm for count, size in zip(holders, groups, strict=True))
     return workers * configs >= sum(groups) and workers * compiles >= sum(holders) and work <= workers * time + rounding
+
+
+def run_config(configs: Sequence[JobEstimate], **more: Any) -> FleetRunConfig:
+    """Return the configuration of a run; ``more`` are its fields, or those of its options or its assumptions.
+
+    Each config is tried on three workers, and three lost ones are replaced, if not said otherwise.
+    """
+    own = {item.name for item in dataclasses.fields(FleetRunConfig)}
+    of_options = {item.name for item in dataclasses.fields(FleetOptions)} - own
+    attempts, is_strict = more.pop("attempts", 3), more.pop("is_strict", True)
+    one = {more.pop("machine_type", MACHINE): more.pop("max_workers", 2)}
+    types = more.pop("type_workers", one)
+    offers = {kind: (Offer(machine_type=kind, spot=more.get("spot", False)),) for kind in types}
+    offers |= more.pop("type_offers", {})
+    options = {name: value for name, value in more.items() if name in of_options}
+    overheads = {name: value for name, value in more.items() if name not in own | of_options}
+    fields = {"id": "r1", "command": "", "replacements": 3, **{name: more[name] for name in own & more.keys()}}
+    return FleetRunConfig(
+        estimates=tuple(configs),
+        max_workers_by_type=types,
+        type_offers=offers,
+        options=FleetOptions(attempts=attempts if is_strict else None, **options),
+        assumptions=dataclasses.replace(Assumptions.read(), **overheads),
+        attempts=attempts,
+        **fields,
+    )
 
 
 class Killed(BaseException):

@@ -1,8 +1,8 @@
 """Filters that convert the answers of each provider to machines of one shape, and refusals to their reasons.
 
-A machine is {name, id, provider, run, owner, account_user, inputs, type, flavor, state, ended, address, private,
+A machine is {name, id, provider, run, owner, account_user, inputs, type, flavor, state, ended, gone, address, private,
 expires}; ``private`` is its address for the run's other workers, ``expires`` is in seconds since the epoch. One that
-has ``ended`` builds no more, but its provider still lists it, and may charge for it.
+has ``ended`` builds no more, but its provider may charge for it; one that is ``gone`` is only listed for a while.
 Name, run, type and expiry are tags of every provider's machines, by which they are found.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 Machine = dict[str, Any]
-PENDING = "pending"
+RUNNING = {"running", "active"}
 LONGEST_USER = 128  # characters; descriptions and tags of all providers hold them
 GONE = {"terminated", "shutting-down", "deleted", "soft_deleted"}
 # Of OpenStack, EC2 and Docker. A container that is only created belongs to a `docker run` that was killed.
@@ -50,7 +50,7 @@ def from_docker(containers: Iterable[Mapping[str, Any]]) -> list[Machine]:
 
 
 def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
-    """Return machines from the result of ``amazon.aws.ec2_instance_info``, without terminated ones."""
+    """Return machines from the result of ``amazon.aws.ec2_instance_info``."""
     return [
         _machine(
             item["tags"],
@@ -58,11 +58,11 @@ def from_aws(instances: Iterable[Mapping[str, Any]]) -> list[Machine]:
             id=item["instance_id"],
             flavor=item["instance_type"],
             state=item["state"]["name"],
+            fault=(item.get("state_reason") or {}).get("message", ""),
             address=item.get("public_ip_address") or item.get("private_ip_address") or "",
             private=item.get("private_ip_address") or item.get("public_ip_address") or "",
         )
         for item in instances
-        if item["state"]["name"] not in GONE
     ]
 
 
@@ -81,60 +81,43 @@ def from_openstack(servers: Iterable[Mapping[str, Any]]) -> list[Machine]:
             private=_first_address(item.get("addresses") or {}, kind="fixed"),
         )
         for item in servers
-        if (item.get("metadata") or {}).get("kiln-fleet") == "true" and item["status"].lower() not in GONE
+        if (item.get("metadata") or {}).get("kiln-fleet") == "true"
     ]
 
 
-def aws_pending(instances: Iterable[Mapping[str, Any]], ids: Iterable[str]) -> list[str]:
-    """Return the ids of the awaited instances that are not listed yet, or still start."""
-    states = {item["instance_id"]: item["state"]["name"] for item in instances}
-    return [name for name in ids if states.get(name, PENDING) == PENDING]
-
-
-def openstack_pending(servers: Iterable[Mapping[str, Any]], names: Iterable[str], floating: bool) -> list[str]:
-    """Return the names of the awaited servers that are not listed yet, or are still being built.
+def pending(machines: Iterable[Machine], ids: Iterable[str], floating: bool = False) -> list[str]:
+    """Return the ids of the awaited machines that are not listed yet, or still start.
 
     With ``floating`` they are also pending while they run without a floating address.
     """
     ready = {
-        item["name"]
-        for item in servers
-        if item["status"].lower() in GONE | ENDED
-        or (item["status"] == "ACTIVE" and (not floating or _has_floating(item)))
+        item["id"]
+        for item in machines
+        if item["gone"] or item["ended"] or (item["state"] in RUNNING and (not floating or item["floating"]))
     }
-    return [name for name in names if name not in ready]
+    return [identity for identity in ids if identity not in ready]
 
 
-def aws_unstarted(results: Iterable[Mapping[str, Any]], instances: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the refusals of requested instances that do not run: those in another state, or not listed."""
-    states = {
-        item["instance_id"]: (item["state"]["name"], (item.get("state_reason") or {}).get("message", ""))
-        for item in instances
-    }
-    requests = [(item["item"], *states.get(item["instance_ids"][0], ("", ""))) for item in _accepted(results)]
-    return [_unstarted(*request) for request in requests if request[1] != "running"]
+def unstarted(results: Iterable[Mapping[str, Any]], machines: Iterable[Machine]) -> list[dict[str, Any]]:
+    """Return the refusals of requested machines that do not run: those in another state, or not listed.
 
-
-def openstack_unstarted(
-    results: Iterable[Mapping[str, Any]], servers: Iterable[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
-    """Return the refusals of requested servers that do not run: those in another state, or not listed."""
-    states = {item["id"]: (item["status"].lower(), (item.get("fault") or {}).get("message", "")) for item in servers}
-    requests = [(item["item"], *states.get(item["server"]["id"], ("", ""))) for item in _accepted(results)]
-    return [_unstarted(*request) for request in requests if request[1] != "active"]
-
-
-def _accepted(results: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [item for item in results if item.get("instance_ids") or item.get("server")]
-
-
-def _unstarted(request: Mapping[str, Any], state: str, fault: str) -> dict[str, Any]:
-    """Return the refusal of a machine; one that is not listed may exist, and a tear-down looks for it."""
-    if not state:
-        reason = "the provider accepted the request, but does not list the machine"
-    else:
-        reason = fault or f"the machine is in state {state}"
-    return {"name": request["name"], "type": request["type"], "reason": reason, "unlisted": not state}
+    One that is not listed may exist, and a tear-down looks for it.
+    """
+    known = {item["id"]: item for item in machines}
+    refused = []
+    for result in results:
+        if not (result.get("instance_ids") or result.get("server")):
+            continue  # it was refused at once
+        machine = known.get(result["instance_ids"][0] if result.get("instance_ids") else result["server"]["id"])
+        if machine is None:
+            reason = "the provider accepted the request, but does not list the machine"
+        elif machine["state"] in RUNNING:
+            continue
+        else:
+            reason = machine["fault"] or f"the machine is in state {machine['state']}"
+        request = {name: result["item"][name] for name in ("name", "type")}
+        refused.append({**request, "reason": reason, "unlisted": machine is None})
+    return refused
 
 
 def openstack_address_notes(machines: Iterable[Machine]) -> list[str]:
@@ -156,7 +139,7 @@ def _has_floating(server: Mapping[str, Any]) -> bool:
 
 
 def own(machines: Iterable[Machine], owner: str) -> list[Machine]:
-    """Return the machines of one owner; those of an older kiln name no owner."""
+    """Return the machines of one owner, and those that name none."""
     return [item for item in machines if item["owner"] in {"", owner}]
 
 
@@ -241,14 +224,6 @@ def refusals(results: Iterable[Mapping[str, Any]], success: str) -> list[dict[st
     ]
 
 
-def faults(machines: Iterable[Machine]) -> list[dict[str, str]]:
-    """Return machines in an error state as refusals."""
-    return [
-        {"name": item["name"], "type": item["type"], "reason": item.get("fault") or "the machine is in state error"}
-        for item in machines
-    ]
-
-
 def docker_run(machine: Mapping[str, Any], labels: Mapping[str, str], seed: str, disk: str) -> list[str]:
     """Return the options of ``docker run`` with which a container boots like a machine."""
     # Besides Docker's defaults: what systemd and a nested Docker need. The container is not privileged.
@@ -284,6 +259,7 @@ def _machine(tags: Mapping[str, str], **facts: Any) -> Machine:
         "type": tags.get("kiln-type", ""),
         "expires": int(expires) if expires.isdecimal() else 0,
         "ended": facts["state"] in ENDED,
+        "gone": facts["state"] in GONE,
         **facts,
     }
 
@@ -313,10 +289,8 @@ class FilterModule:
             "kiln_from_docker": from_docker,
             "kiln_from_aws": from_aws,
             "kiln_from_openstack": from_openstack,
-            "kiln_aws_pending": aws_pending,
-            "kiln_aws_unstarted": aws_unstarted,
-            "kiln_openstack_pending": openstack_pending,
-            "kiln_openstack_unstarted": openstack_unstarted,
+            "kiln_pending": pending,
+            "kiln_unstarted": unstarted,
             "kiln_openstack_address_notes": openstack_address_notes,
             "kiln_openstack_user_note": openstack_user_note,
             "kiln_own": own,
@@ -326,7 +300,6 @@ class FilterModule:
             "kiln_user_text": user_text,
             "kiln_foreign": foreign,
             "kiln_refusals": refusals,
-            "kiln_faults": faults,
             "kiln_docker_run": docker_run,
             "kiln_htpasswd": htpasswd,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import heapq
 import itertools
 import math
 from dataclasses import dataclass, field
@@ -14,10 +13,11 @@ from kiln.fleet.model import GONE, FleetRun, JobRecord, JobState, MachineType, O
 from kiln.fleet.plan.plan import WorkerArrangement, WorkerTestPlan, worker_cost
 from kiln.fleet.protocol import ProvisionWorkers, TerminateWorker
 from kiln.fleet.run_config import CACHE, SURPLUS, FleetRunConfig
-from kiln.state.results import ControllerCharge, MatrixReport, RunCost
+from kiln.run.simulation import simulate_queue
+from kiln.state.results import ControllerCharge, RunCost
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Mapping
+    from collections.abc import Container, Iterable, Iterator
 
     from kiln.fleet.records import RunRecorder
     from kiln.run.queue import BuildQueue
@@ -64,15 +64,6 @@ def recorded_run_cost(
     if run.finished is None and run.lives:
         return dataclasses.replace(forecast, spent=cost)
     return dataclasses.replace(forecast, spent=cost, expected=cost, config_ends={}, config_starts={})
-
-
-def recorded_run_costs(
-    runs: Iterable[FleetRun], reports: Mapping[str, MatrixReport | None], now: float
-) -> dict[str, RunCost]:
-    """Return the costs of runs, by their ids; ``reports`` have the last forecasts."""
-    forecasts = {name: report.cost for name, report in reports.items() if report is not None}
-    known = {run.id: recorded_run_cost(run, forecasts.get(run.id), now) for run in runs}
-    return {name: cost for name, cost in known.items() if cost is not None}
 
 
 def planned_cost(
@@ -122,100 +113,54 @@ def forecast_run_cost(
             start = queue.expected_start(worker.name)
             if start > now or not worker.is_building:
                 starts[worker.assignment.config] = max(now, start)
-    ends, first, last = _simulate_remaining_builds(run_config, inventory, queue, max_workers, now, starts)
-    after = run_config.collect + run_config.teardown
+    builders = inventory.alive_builders
+    busy = [(worker.name, worker.assignment.config) for worker in builders if worker.assignment is not None]
+    building = [(max(now, queue.expected_end(name)), name) for name, _ in busy]
+    ends = {config: end for (_, config), (end, _) in zip(busy, building, strict=True)}
+    last = {name: end for end, name in building}  # when each worker would build its last
+    idle = [worker.name for worker in builders if worker.assignment is None and not worker.is_retired]
+    startup = run_config.assumptions.startup
+    types: list[str] = []  # of workers that would be requested
+    for kind, count in run_config.max_workers_by_type.items():
+        existing = sum(queue.worker_machine_type(worker.name) == kind.type for worker in builders)
+        most = min(max_workers - len(builders) - len(types), count - existing) if queue else 0
+        types += [kind.type] * most
+    names = [*idle, *last, *map(str, range(len(types)))]
+    requested: dict[str, tuple[MachineType, float]] = {}
+    queue = queue.copy() if queue else queue  # an empty one is not changed
+    for place in simulate_queue(queue, types, startup=startup, now=now, idle=idle, building=building):
+        name = names[place.worker]
+        starts[place.config] = place.start
+        ends[place.config] = last[name] = place.start + place.seconds
+        if place.worker >= len(idle) + len(building):
+            requested.setdefault(name, (kinds[types[int(name)]], place.start - startup))
+    after = run_config.assumptions.collect + run_config.assumptions.teardown
     end = max([now, *(moment + after for moment in last.values())])
     further = 0.0
     for worker in inventory.present_workers:  # the cost of others does not change any more
-        stop = last.get(worker.name, now) + after if worker.builds_configs else end
+        stop = end if worker.is_cache_worker else last.get(worker.name, now) + after
         further += _worker_cost_until(worker.record, stop) - _worker_cost_until(worker.record, now)
-    for name, (kind, requested) in first.items():
-        hourly = kind.hourly_price(spot=run_config.spot)
-        further += worker_cost(hourly, last[name] + after - requested, billed=kind.billed)
+    for name, (kind, begin) in requested.items():
+        hourly = kind.hourly_price(spot=run_config.options.spot)
+        further += worker_cost(hourly, last[name] + after - begin, billed=kind.billed)
     tests_cost, tests_seconds = (0.0, 0.0) if (tests := run_config.tests) is None else (tests.cost, tests.seconds)
     end += tests_seconds
-    further += controller_cost(run_config.controller, end) - controller_cost(run_config.controller, now) + tests_cost
+    controller = run_config.options.own_charge
+    further += controller_cost(controller, end) - controller_cost(controller, now) + tests_cost
     built = [kinds.get(job.type, run_config.machine_type) for job in run_config.estimates if job.config in ends]
-    further += sum(kind.egress for kind in built) * run_config.packages
+    further += sum(kind.egress for kind in built) * run_config.assumptions.packages
     so_far = inventory.total_cost_until(now)
     return RunCost(
         spent=so_far,
         expected=so_far + max(0.0, further),
         currency=run_config.currency,
         end=end,
-        config_ends={config: moment + run_config.collect for config, moment in ends.items()},
-        controller=run_config.controller,
+        config_ends={config: moment + run_config.assumptions.collect for config, moment in ends.items()},
+        controller=controller,
         config_starts=starts,
     )
 
 
-def _simulate_remaining_builds(
-    run_config: FleetRunConfig,
-    inventory: Inventory,
-    queue: BuildQueue,
-    max_workers: int,
-    now: float,
-    starts: dict[str, float],
-) -> tuple[Mapping[str, float], Mapping[str, tuple[MachineType, float]], Mapping[str, float]]:
-    """Return when each unfinished config would be built, and when each worker would build its last.
-
-    For each further worker, return its machine type and the time of its request. ``starts`` gets when each waiting
-    config would start.
-    """
-    building = [
-        (max(now, queue.expected_end(worker.name)), worker.name, worker.assignment.config)
-        for worker in inventory.alive_builders
-        if worker.assignment is not None
-    ]
-    heapq.heapify(building)
-    queue = queue.copy() if queue else queue  # an empty one is not changed
-    ends: dict[str, float] = {}
-    first: dict[str, tuple[MachineType, float]] = {}
-    last: dict[str, float] = {}
-
-    def begin_next_build(worker: str, moment: float) -> bool:
-        job = queue.begin_next_build(worker, moment)
-        if job is not None:
-            starts[job.config] = queue.expected_start(worker)
-            heapq.heappush(building, (queue.expected_end(worker), worker, job.config))
-        return job is not None
-
-    moment = now
-    idle = [worker.name for worker in inventory.alive_builders if worker.assignment is None and not worker.is_retired]
-    further = _names_of_requestable_workers(run_config, inventory, queue, max_workers)
-    while queue:
-        idle = [worker for worker in idle if not begin_next_build(worker, moment)]
-        for kind, names in further.items():
-            while names and begin_next_build(names[-1], moment + run_config.startup):
-                first[names.pop()] = (kind, moment)
-        if not building:  # what still waits is held back
-            return ends, first, last
-        moment, name, config = heapq.heappop(building)
-        ends[config] = last[name] = moment
-        queue.end_build(name)
-        idle.append(name)
-    while building:  # the last builds, after which nothing begins
-        moment, name, config = heapq.heappop(building)
-        ends[config] = last[name] = moment
-    return ends, first, last
-
-
-def _names_of_requestable_workers(
-    run_config: FleetRunConfig, inventory: Inventory, queue: BuildQueue, max_workers: int
-) -> dict[MachineType, list[str]]:
-    names: dict[MachineType, list[str]] = {}
-    more = max_workers - len(inventory.alive_builders) if queue else 0
-    existing = [queue.worker_machine_type(worker.name) for worker in inventory.alive_builders]
-    for kind, count in run_config.max_workers_by_type.items():
-        numbers = range(min(more, count - existing.count(kind.type)))
-        names[kind] = [f"{run_config.id} more {kind.type} {number}" for number in numbers]
-        more -= len(names[kind])
-        for name in names[kind]:
-            queue.set_worker_machine_type(name, kind.type)
-    return names
-
-
-RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
 OVER = frozenset({JobState.COLLECTED, JobState.FAILED, JobState.LOST})
 
 
@@ -282,11 +227,6 @@ class Worker:
         """True for the worker that holds the shared cache."""
         return self.name.endswith(CACHE)
 
-    @property
-    def builds_configs(self) -> bool:
-        """True for a worker that builds configs."""
-        return not self.is_cache_worker
-
 
 class Inventory:
     """All workers and jobs of a run."""
@@ -316,7 +256,7 @@ class Inventory:
     @cached_property
     def alive_builders(self) -> tuple[Worker, ...]:
         """The workers that are alive and build."""
-        return tuple(worker for worker in self.alive_workers if worker.builds_configs)
+        return tuple(worker for worker in self.alive_workers if not worker.is_cache_worker)
 
     def _forget_cached_worker_lists(self) -> None:
         """Have the lists, which are read after every event, made anew when they are read next."""
@@ -326,7 +266,8 @@ class Inventory:
     def total_cost_until(self, now: float) -> float:
         """Return the cost of all workers, of what was fetched from them, and of the controller, until ``now``."""
         records = [*self._terminated, *(worker.record for worker in self)]
-        return workers_cost(records, self._jobs.values(), now) + controller_cost(self._run_config.controller, now)
+        own = controller_cost(self._run_config.options.own_charge, now)
+        return workers_cost(records, self._jobs.values(), now) + own
 
     # Workers
 
@@ -409,25 +350,13 @@ class Inventory:
 
     # Jobs
 
-    def reclaimed_build_count(self, config: str) -> int:
-        """Return how many builds of a config ended because the provider took the worker back."""
-        return sum(job.reclaimed for job in self._jobs.values() if job.config == config)
+    def jobs_of(self, configs: Container[str]) -> list[JobRecord]:
+        """Return all jobs of some configs."""
+        return [job for job in self._jobs.values() if job.config in configs]
 
     def attempt_count(self, config: str) -> int:
         """Return the number of builds of a config that were begun."""
         return self._attempts.get(config, 0)
-
-    def lost_count_and_build_seconds(self, configs: Container[str], now: float) -> tuple[int, float]:
-        """Return how many builds of configs were lost, and the seconds that all their builds have taken."""
-        jobs = [job for job in self._jobs.values() if job.config in configs]
-        ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
-        seconds = sum(end - job.started for job, end in zip(jobs, ends, strict=True))
-        return sum(job.state is JobState.LOST and not job.reclaimed for job in jobs), seconds
-
-    def count_builds_ended_with(self, config: str, exit_code: int) -> int:
-        """Return the number of a config's builds that ended with an exit code."""
-        attempts = range(1, self.attempt_count(config) + 1)
-        return sum(self._jobs[config, attempt].exit_code == exit_code for attempt in attempts)
 
     def latest_job(self, config: str) -> JobRecord | None:
         """Return the latest job of a config."""

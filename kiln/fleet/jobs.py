@@ -29,6 +29,8 @@ from kiln.run.simulation import estimate_by_sibling
 from kiln.state.results import ConfigState
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from kiln.fleet.inventory import Worker
     from kiln.fleet.protocol import BuildFinished, CollectFailed, QueuedBuildStarted
     from kiln.fleet.state import FleetState
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 
 IMPROBABLE = 1e-9  # a chance of so many losses of any config of a run: rather, the config is at fault
 ASSUMED = 5 * 3600.0  # seconds of builds for each lost worker, before any is lost
+RUNNING = frozenset({JobState.REQUESTED, JobState.RUNNING})
 FULL_DISKS = 2  # workers whose disk a config may fill before the config itself is at fault
 
 
@@ -48,15 +51,10 @@ class JobManager:
         self.measured: set[tuple[str, bool]] = set()  # groups of which a cold, or a warm, build has ended in this run
         self.faults: dict[str, str] = {}  # groups whose compile has failed, each with the config that it failed in
 
-    def assign_to_unready_worker(self, worker: Worker, now: float) -> bool:
-        """Assign a config to a worker that is being provisioned; return whether there is one."""
-        begin = now + self.state.run_config.startup
-        estimate = self.state.queue.next(worker.name, begin)
-        if estimate is None:
-            return False
-        worker.assignment = estimate
-        self.state.queue.begin_build(worker.name, estimate, begin)
-        return True
+    def assign_to_unready_worker(self, worker: Worker, now: float) -> None:
+        """Assign a config to a worker that is being provisioned, if there is one."""
+        begin = now + self.state.run_config.assumptions.startup
+        worker.assignment = self.state.queue.begin_next_build(worker.name, begin)
 
     def resume_job(self, estimate: JobEstimate) -> bool:
         """Resume a config that a worker builds, or has built and still holds; return whether one does."""
@@ -179,17 +177,22 @@ class JobManager:
             )
             return
         worker.is_retired |= event.exit_code == DiskFull.exit_code
+        end, begun = self.state.executor.now(), self.state.inventory.latest_job(event.config)
+        if event.at is not None:
+            end = event.at
+        elif event.seconds is not None and begun is not None:  # a controller that was away hears of the end later
+            end = min(end, begun.started + event.seconds)
         job = self.state.inventory.update_job(
             event.config,
             state=JobState.FINISHED,
-            finished=self._end_of_build(event),
+            finished=end,
             exit_code=event.exit_code,
             reason=event.reason,
         )
         worker.uncollected[event.config] = 0
         if event.exit_code == 0 and job.finished is not None:
             self._revise_estimates(self.state.estimates[event.config], job.finished - job.started, cold=job.cold)
-        if job.cold and event.exit_code == BuildFailed.exit_code and not self.state.run_config.keep_going:
+        if job.cold and event.exit_code == BuildFailed.exit_code and not self.state.run_config.options.keep_going:
             self.state.queue.hold_group(
                 self.state.estimates[event.config]
             )  # until its report says which step has failed
@@ -214,13 +217,6 @@ class JobManager:
                 if worker.is_building:
                     state.update_config(revised.config, estimate=state.queue.running_build_seconds(worker.name))
 
-    def _end_of_build(self, event: BuildFinished) -> float:
-        """Return when a build has ended: a controller that was away hears of it later."""
-        now, job = self.state.executor.now(), self.state.inventory.latest_job(event.config)
-        if event.at is not None or event.seconds is None or job is None:
-            return now if event.at is None else event.at
-        return min(now, job.started + event.seconds)
-
     def on_results_collected(self, worker: Worker, event: ResultsCollected) -> None:
         """Store the results of a build, which were collected and checked."""
         del worker.uncollected[event.config]
@@ -238,9 +234,10 @@ class JobManager:
         if code:
             self.state.errors[event.config] = error_class_of_exit_code(code)(reason)
             self._release_or_drop_held_group(self.state.estimates[event.config], event)
+        special = {0: ConfigState.DONE, OutOfMemory.exit_code: ConfigState.OUT_OF_MEMORY}
         self.state.update_config(
             event.config,
-            state=_config_state_of_exit_code(code),
+            state=special.get(code, ConfigState.FAILED),
             finished=finished,
             reason=reason,
             packages=event.packages,
@@ -300,8 +297,9 @@ class JobManager:
         job = inventory.latest_job(name)
         if job is not None and job.exit_code is not None:  # a build without one does not say why its group is held
             self.state.queue.release_group(estimate)
-        attempts = inventory.attempt_count(name) - inventory.reclaimed_build_count(name) - worker.is_reclaimed
-        full_disks = inventory.count_builds_ended_with(name, DiskFull.exit_code)
+        builds = inventory.jobs_of({name})
+        attempts = len(builds) - sum(build.reclaimed for build in builds) - worker.is_reclaimed
+        full_disks = sum(build.exit_code == DiskFull.exit_code for build in builds)
         end = job.finished if job is not None and job.finished is not None else self.state.executor.now()
         inventory.update_job(name, state=JobState.LOST, reason=reason, finished=end, reclaimed=worker.is_reclaimed)
         is_last = attempts >= self.state.run_config.attempts and (
@@ -326,11 +324,17 @@ class JobManager:
         Losses are taken for a Poisson process, whose rate is that of the others, and `ASSUMED` before there are any.
         """
         run_config, now = self.state.run_config, self.state.executor.now()
-        if run_config.is_strict:
+        if run_config.options.attempts is not None:
             return True
-        inventory, others = self.state.inventory, self.state.estimates.keys() - {config}
-        count, seconds = inventory.lost_count_and_build_seconds({config}, now)
-        others_count, others_seconds = inventory.lost_count_and_build_seconds(others, now)
+        others = self.state.estimates.keys() - {config}
+
+        def losses_and_seconds(configs: AbstractSet[str]) -> tuple[int, float]:
+            jobs = self.state.inventory.jobs_of(configs)
+            ends = [now if job.state in RUNNING else job.finished or job.started for job in jobs]
+            lost = sum(job.state is JobState.LOST and not job.reclaimed for job in jobs)
+            return lost, sum(end - job.started for job, end in zip(jobs, ends, strict=True))
+
+        (count, seconds), (others_count, others_seconds) = losses_and_seconds({config}), losses_and_seconds(others)
         mean = seconds * (others_count + 1) / (others_seconds + ASSUMED)
         chance = math.exp(count * math.log(max(mean, 1e-9)) - mean - math.lgamma(count + 1)) if count > mean else 1.0
         return chance * (len(others) + 1) < IMPROBABLE
@@ -352,8 +356,3 @@ class JobManager:
             self.requeue_or_fail_config(estimate, worker, reason)
         elif estimate is not None:
             self.state.queue.add(estimate)
-
-
-def _config_state_of_exit_code(exit_code: int) -> ConfigState:
-    special = {DiskFull.exit_code: ConfigState.DISK_FULL, OutOfMemory.exit_code: ConfigState.OUT_OF_MEMORY}
-    return ConfigState.DONE if exit_code == 0 else special.get(exit_code, ConfigState.FAILED)

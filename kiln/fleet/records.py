@@ -114,7 +114,7 @@ class FleetLedger(Ledger):
 def is_fleet_run_unfinished(path: Path, run: str) -> bool:
     """Return whether a ledger has a fleet run as unfinished; assume so when it cannot be read.
 
-    It is only read, for it may be another feedstock's: neither migrated nor repaired.
+    It is only read, for it may be another feedstock's: not repaired.
     """
     try:
         with contextlib.closing(connect_read_only(path)) as connection:

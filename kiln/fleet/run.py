@@ -34,7 +34,7 @@ from kiln.fleet.ansible.playbooks import (
 from kiln.fleet.ansible.sessions import PlaybookSession, packages_in_place
 from kiln.fleet.answers import classify, credentials_error
 from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, WorkerState
-from kiln.fleet.protocol import ListedMachine, MachineActionKind, reconcile_machines
+from kiln.fleet.protocol import ListedMachine
 from kiln.fleet.slurm import jobs as slurm_jobs
 from kiln.fleet.slurm.executor import SlurmExecutor
 from kiln.fleet.slurm.site import SlurmSite
@@ -147,13 +147,30 @@ def recover_run(
     if not jobs:
         session.playbooks.run_playbook("admit.yml")  # this computer may have another address than the lost controller
         jobs = _jobs_reported_by_workers(session, [machine.name for machine in machines if not machine.ended])
-    actions = reconcile_machines({}, machines, owner=note.id, adoptable=jobs)
-    steps = {action.name: action for action in actions}
-    for action in actions:
-        LOGGER.warning("note: %s, of a run that the ledger does not have: %s", action.name, action.step.value)
-    return _recovered_run(
-        note, [each for each in machines if steps[each.name].step is not MachineActionKind.LEAVE], jobs, keys, hourly
+    own = [machine for machine in machines if machine.owner in {"", note.id}]
+    for machine in own:
+        step = "adopt" if machine.name in jobs and not machine.ended else "terminate"
+        LOGGER.warning("note: %s, of a run that the ledger does not have: %s", machine.name, step)
+    now = time.time()
+    workers = tuple(
+        WorkerRecord(
+            name=machine.name,
+            type=machine.type,
+            state=WorkerState.READY if machine.name in jobs and not machine.ended else WorkerState.LOST,
+            requested=note.started,
+            provisioned=note.started,
+            hourly=hourly.get(machine.type, 0.0),
+            id=machine.id,
+            reason="" if machine.name in jobs else "it did not answer when its run was recovered",
+        )
+        for machine in own
     )
+    records: dict[str, JobRecord] = {}
+    for worker in workers:
+        if worker.state is WorkerState.READY:
+            for record in _records_of_resumable_jobs(worker.name, jobs[worker.name], keys, now):
+                records.setdefault(record.config, record)
+    return dataclasses.replace(note, workers=workers, jobs=tuple(records.values()))
 
 
 def _jobs_reported_by_workers(session: PlaybookSession, names: list[str]) -> dict[str, dict[str, Any]]:
@@ -173,35 +190,6 @@ def _jobs_reported_by_workers(session: PlaybookSession, names: list[str]) -> dic
     with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
         answers = zip(names, pool.map(query_jobs_of_worker, names), strict=True)
         return {name: jobs for name, jobs in answers if jobs is not None}
-
-
-def _recovered_run(
-    note: FleetRun,
-    machines: list[ListedMachine],
-    jobs: Mapping[str, Mapping[str, Any]],
-    keys: Mapping[str, str],
-    hourly: Mapping[str, float],
-) -> FleetRun:
-    now = time.time()
-    workers = tuple(
-        WorkerRecord(
-            name=machine.name,
-            type=machine.type,
-            state=WorkerState.READY if machine.name in jobs and not machine.ended else WorkerState.LOST,
-            requested=note.started,
-            provisioned=note.started,
-            hourly=hourly.get(machine.type, 0.0),
-            id=machine.id,
-            reason="" if machine.name in jobs else "it did not answer when its run was recovered",
-        )
-        for machine in machines
-    )
-    records: dict[str, JobRecord] = {}
-    for worker in workers:
-        if worker.state is WorkerState.READY:
-            for record in _records_of_resumable_jobs(worker.name, jobs[worker.name], keys, now):
-                records.setdefault(record.config, record)
-    return dataclasses.replace(note, workers=workers, jobs=tuple(records.values()))
 
 
 def _records_of_resumable_jobs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kiln.fleet.model import LEASE, LIFETIME, FleetRun, MachineType, Offer, WorkerState
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import Assumptions, WorkerArrangement, WorkerTestPlan
-    from kiln.state.results import ConfigRun, ControllerCharge, JobEstimate
+    from kiln.state.results import ConfigRun, JobEstimate
 
 
 FREE = ("local", "static", "slurm")
@@ -104,22 +104,15 @@ def cache_worker_type(run: FleetRun) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRunConfig:
-    """The configuration of a fleet run: money is in the provider's currency, times are in seconds.
+    """The configuration of a fleet run, of builds or of tests, by its ``options`` and ``assumptions``.
 
-    ``max_workers`` run at a time; with several machine types, ``type_workers`` of each, whose first is
-    ``machine_type``. Each config is tried on up to ``attempts`` workers, or unless it ``is_strict``
-    until its losses are more than those of the others explain; up to ``replacements`` workers are provisioned for lost
-    ones, and as spot workers ``reclaims`` for those that the provider took back after a notice, None for any number. A
-    worker shuts down ``lease`` seconds after its last lease renewal; one that has not
-    answered for ``unreachable_timeout`` is probed. ``cost_limit`` and ``time_limit`` stop the run. ``startup`` and
-    ``teardown`` are the time that a worker takes to become ready and to be terminated, ``collect`` the time and
-    ``packages`` the GB that a config takes to be collected. ``wait_for_cold`` makes warm builds wait for a cold build
-    of their group; with ``is_scheduled`` they do so in the provider's own queue. ``key`` is a hash over the recipe and
-    the options of the builds. With ``keep_going`` the others of a group are built after its compile has failed, too.
-    Workers are requested by the first of the ``type_offers`` of their machine type that is not refused, by default the
-    type itself; when all are refused and no worker is left, for ``capacity_timeout``. A worker ends ``lifetime`` after
-    its request at the latest. The ``controller`` is charged where the run is detached.
-    ``commit``, ``remote_url``, ``ci_url`` and ``workflow`` are those of `MatrixReport`.
+    ``max_workers_by_type`` run at a time, the most of the first type. Each config is tried on up to ``attempts``
+    workers, or unless the options say how many until its losses are more than those of the others explain; up to
+    ``replacements`` workers are provisioned for lost ones, and as many spot workers for those that the provider took
+    back after a notice. ``wait_for_cold`` makes warm builds wait for a cold build of their group; with ``is_scheduled``
+    they do so in the provider's own queue. ``key`` is a hash over the recipe and the options of the builds. Workers are
+    requested by the first of the ``type_offers`` of their machine type that is not refused. A worker ends ``lifetime``
+    after its request at the latest. ``origin`` has the commit, the addresses and the workflow of `MatrixReport`.
     ``cached_configs`` need no building, ``previous_run`` is the record of an earlier process of the same run, ``logs``
     the folder of the configs' logs.
 
@@ -129,36 +122,19 @@ class FleetRunConfig:
 
     id: str
     command: str
-    machine_type: MachineType
     estimates: tuple[JobEstimate, ...]
-    max_workers: int
-    type_workers: Mapping[MachineType, int] = field(default_factory=dict)
-    spot: bool = False
+    max_workers_by_type: Mapping[MachineType, int]
+    type_offers: Mapping[MachineType, tuple[Offer, ...]]
+    options: FleetOptions
+    assumptions: Assumptions
+    attempts: int
+    replacements: int
     cache: MachineType | None = None
     wait_for_cold: bool = True
     is_scheduled: bool = False
-    attempts: int = 3
-    is_strict: bool = True
-    replacements: int = 3
-    reclaims: int | None = None
-    lease: float = LEASE
-    unreachable_timeout: float = 180.0
-    cost_limit: float | None = None
-    time_limit: float | None = None
-    startup: float = 300.0
-    teardown: float = 60.0
-    collect: float = 60.0
-    packages: float = 0.0
     key: str = ""
-    commit: str = ""
-    remote_url: str = ""
-    ci_url: str = ""
-    workflow: str = ""
-    keep_going: bool = False
-    type_offers: Mapping[MachineType, tuple[Offer, ...]] = field(default_factory=dict)
-    capacity_timeout: float = 3600.0
+    origin: Mapping[str, str] = field(default_factory=dict)
     lifetime: float = LIFETIME
-    controller: ControllerCharge | None = None
     cached_configs: tuple[ConfigRun, ...] = ()
     previous_run: FleetRun | None = None
     logs: Path | None = None
@@ -166,18 +142,19 @@ class FleetRunConfig:
     prefix: str = ""
 
     @property
-    def max_workers_by_type(self) -> Mapping[MachineType, int]:
-        """The machine types of the workers, each with the largest number of workers at a time."""
-        return self.type_workers or {self.machine_type: self.max_workers}
+    def machine_type(self) -> MachineType:
+        """The machine type of most workers."""
+        return next(iter(self.max_workers_by_type))
 
-    def offers_of_machine_type(self, machine_type: MachineType) -> tuple[Offer, ...]:
-        """Return the offers by which workers of a planned machine type are requested, in their order."""
-        return self.type_offers.get(machine_type) or (Offer(machine_type=machine_type, spot=self.spot),)
+    @property
+    def max_workers(self) -> int:
+        """The largest number of workers at a time."""
+        return sum(self.max_workers_by_type.values())
 
     @property
     def all_offers(self) -> list[Offer]:
         """The offers by which workers of any planned machine type are requested."""
-        return [offer for kind in self.max_workers_by_type for offer in self.offers_of_machine_type(kind)]
+        return [offer for kind in self.max_workers_by_type for offer in self.type_offers[kind]]
 
     def planned_type_replaced_by(self, machine_type: str) -> str:
         """Return the planned machine type whose place a worker of another type, a fall-back, takes.
@@ -189,7 +166,7 @@ class FleetRunConfig:
         others = (
             kind.type
             for kind in self.max_workers_by_type
-            if any(o.machine_type.type == machine_type for o in self.offers_of_machine_type(kind))
+            if any(o.machine_type.type == machine_type for o in self.type_offers[kind])
         )
         known = self.previous_run.machine_types if self.previous_run else ()
         unknown = planned[0] if len(known) < 2 and machine_type not in known else machine_type
@@ -206,10 +183,6 @@ class FleetRunConfig:
         """Return the name of a worker; without a number, that of the cache's."""
         return f"kiln-{self.id}-{CACHE if number is None else f'{self.prefix}{number}'}"
 
-    def is_own_worker_name(self, name: str) -> bool:
-        """Return whether a name can be that of one of the run's workers: it is a tag, which others might write."""
-        return re.fullmatch(rf"kiln-{re.escape(self.id)}-[a-z0-9-]+", name) is not None
-
     def build_log_path(self, config: str, attempt: int) -> Path | None:
         """Return the path of the log of a config's build."""
         return None if self.logs is None else self.logs / f"{config}.{attempt}.log"
@@ -218,34 +191,3 @@ class FleetRunConfig:
 def run_id(options: FleetOptions, previous: FleetRun | None) -> str:
     """Return the name of a run: of the one that is resumed, the one that a controller was given, or a random one."""
     return previous.id if previous is not None else options.own_run or secrets.token_hex(4)
-
-
-def compose_run_config(
-    options: FleetOptions, assumptions: Assumptions, *, losses: tuple[int, int], **more: Any
-) -> FleetRunConfig:
-    """Return the configuration of a run, of builds or of tests, by its options.
-
-    ``losses`` are those of `FleetOptions.loss_limits`, ``more`` the fields in which both differ, by their names.
-    """
-    attempts, replacements = losses
-    return FleetRunConfig(
-        **{
-            "capacity_timeout": options.capacity_timeout,
-            "controller": options.own_charge,
-            "spot": options.spot,
-            "attempts": attempts,
-            "is_strict": options.attempts is not None,
-            "keep_going": options.keep_going,
-            "replacements": replacements,
-            "reclaims": replacements,
-            "lease": options.lease,
-            "unreachable_timeout": options.unreachable_timeout,
-            "cost_limit": options.cost_limit,
-            "time_limit": options.time_limit,
-            "startup": assumptions.startup,
-            "teardown": assumptions.teardown,
-            "collect": assumptions.collect,
-            "packages": assumptions.packages,
-            **more,
-        }
-    )

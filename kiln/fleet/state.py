@@ -75,19 +75,16 @@ class FleetState:
             engine="rattler-build",
             container=f"fleet {self.run_config.id}",
             kiln_version=__version__,
-            commit=self.run_config.commit,
-            remote_url=self.run_config.remote_url,
-            ci_url=self.run_config.ci_url,
-            workflow=self.run_config.workflow,
             cost=self.cost,
             configs=tuple(self.configs.values()),
+            **self.run_config.origin,  # type: ignore[arg-type] # fields by name
         )
 
     def _machines_text(self) -> str:
         """Return which machines were taken, how many of each kind at a time if all are of the planned one."""
         kinds, provider = self.run_config.max_workers_by_type, self.run_config.machine_type.provider
         offers = Counter(worker.record.offer_key for worker in self.inventory if worker.record.provisioned is not None)
-        if set(offers) <= {(kind.type, self.run_config.spot, "") for kind in kinds}:
+        if set(offers) <= {(kind.type, self.run_config.options.spot, "") for kind in kinds}:
             return ", ".join(f"{count} x {kind.name} ({provider})" for kind, count in kinds.items())
         names = {offer.key: str(offer) for offer in self.run_config.all_offers}
         counts = [f"{count} x {names.get(offer, offer[0])}" for offer, count in offers.most_common()]
@@ -111,7 +108,7 @@ class FleetState:
         if not isinstance(command, ProvisionWorkers):
             self.executor.submit(command)
         elif command.workers:
-            builders = [name for name in command.workers if self.inventory.workers[name].builds_configs]
+            builders = [name for name in command.workers if not self.inventory.workers[name].is_cache_worker]
             types = {name: self.queue.worker_machine_type(name) for name in builders}
             sizes = {machine_type: self._largest_job_size(machine_type) for machine_type in set(types.values())}
             needs = {name: sizes[machine_type] for name, machine_type in types.items()}

@@ -152,21 +152,7 @@ class Supervisor:
         elif isinstance(event, protocol.WorkersProbed):
             self.silence.on_workers_probed(event)
         elif not isinstance(event, OF_NO_WORKER) and event.worker in state.inventory.workers:
-            self._dispatch_worker_event(state.inventory.workers[event.worker], event)
-
-    def _dispatch_worker_event(self, worker: Worker, event: protocol.WorkerEvent | protocol.BuildEvent) -> None:
-        if isinstance(event, WROTE):
-            self.state.disk_full_since = None
-        if isinstance(event, ANSWERS):
-            self.silence.on_worker_answered(worker)
-        if isinstance(event, protocol.LeaseRenewed):
-            self.workers.on_lease_renewed(worker)
-        elif isinstance(event, protocol.ReclaimNotice):
-            self.workers.on_worker_reclaimed(worker, event.at)
-        elif isinstance(event, protocol.WorkerEvent):
-            self._handle_worker_event(worker, event)
-        else:
-            self._handle_build_event(worker, event)
+            self._handle_worker_event(state.inventory.workers[event.worker], event)
 
     def _on_disk_full(self, event: protocol.ControllerDiskFull) -> None:
         """Postpone a command: a full disk here is not the fault of workers, and their results are worth waiting for."""
@@ -202,7 +188,7 @@ class Supervisor:
         for worker in [inventory.workers[name] for name in names]:
             worker.unreached_requests += 1
             tries = FAULTS if event.answered else TRIES
-            if now >= worker.renewed_at + run_config.lease or (never and worker.unreached_requests >= tries):
+            if now >= worker.renewed_at + run_config.options.lease or (never and worker.unreached_requests >= tries):
                 refusal = protocol.ProvisionFailed(worker=worker.name, reason=event.reason)
                 self.workers.on_worker_refused(worker, refusal)
             else:
@@ -210,6 +196,10 @@ class Supervisor:
                 self.state.postponed.append((now + delay, inventory.provision_command([worker.name])))
 
     def _handle_worker_event(self, worker: Worker, event: protocol.WorkerEvent) -> None:
+        if isinstance(event, WROTE):
+            self.state.disk_full_since = None
+        if isinstance(event, ANSWERS):
+            self.silence.on_worker_answered(worker)
         match event:
             case protocol.WorkerProvisioned():
                 self.workers.on_worker_provisioned(worker, event.id)
@@ -228,8 +218,14 @@ class Supervisor:
             case protocol.WorkerTerminated():
                 now = self.state.executor.now()
                 self.state.inventory.update_worker(worker, state=WorkerState.TERMINATED, terminated=now)
+            case protocol.LeaseRenewed():
+                self.workers.on_lease_renewed(worker)
+            case protocol.ReclaimNotice():
+                self.workers.on_worker_reclaimed(worker, event.at)
+            case _:
+                self._handle_build_event(worker, event)
 
-    def _handle_build_event(self, worker: Worker, event: protocol.BuildEvent) -> None:
+    def _handle_build_event(self, worker: Worker, event: protocol.WorkerEvent) -> None:
         match event:
             case protocol.WorkerUnreachable():
                 self.silence.on_worker_silent(worker)
@@ -307,15 +303,15 @@ class Supervisor:
     def _stop_at_limits(self, now: float) -> None:
         """Stop a run early enough to end its last worker within the limits, or when the disk stays full."""
         run_config, full = self.state.run_config, self.state.disk_full_since
-        if full is not None and now >= full + run_config.lease:
+        if full is not None and now >= full + run_config.options.lease:
             self.state.stop = DiskFull(
                 "the disk of this computer is full, and the packages could not be collected",
                 why=f"{len(self.state.postponed)} steps waited {(now - full) / 60:.0f} min for space",
                 hint="free some space; what was collected is kept, and the same command builds the rest",
             )
             return
-        end, most, limit = now + run_config.teardown, run_config.cost_limit, run_config.time_limit
-        tests = run_config.tests
+        end, tests = now + run_config.assumptions.teardown, run_config.tests
+        most, limit = run_config.options.cost_limit, run_config.options.time_limit
         after, reserve = (0.0, 0.0) if tests is None else (tests.seconds, tests.cost)
         spent = self.state.inventory.total_cost_until
         hint = "what is finished is kept; the same command builds the rest"
@@ -334,7 +330,7 @@ class Supervisor:
         """Return when to act at the latest, should no event arrive."""
         state, now = self.state, self.state.executor.now()
         due = [time for time, _ in state.postponed]
-        due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.lease]
+        due += [] if state.disk_full_since is None else [state.disk_full_since + state.run_config.options.lease]
         for worker in state.inventory.present_workers:
             if worker.retries:
                 due += worker.retries.values()
@@ -345,11 +341,11 @@ class Supervisor:
         ]
         due += self.silence.next_probe_times(now)
         due += [self.workers.next_request] if now < self.workers.next_request else []
-        if state.run_config.time_limit is not None:
+        if state.run_config.options.time_limit is not None:
             tests = state.run_config.tests
-            after = state.run_config.teardown + (0.0 if tests is None else tests.seconds)
-            due.append(state.started + state.run_config.time_limit - after)
-        if state.run_config.cost_limit is not None:
+            after = state.run_config.assumptions.teardown + (0.0 if tests is None else tests.seconds)
+            due.append(state.started + state.run_config.options.time_limit - after)
+        if state.run_config.options.cost_limit is not None:
             due.append(now + LOOK)
         time = min(due, default=NEVER)
         return max(now, time) if time < NEVER else now + LOOK

@@ -60,7 +60,7 @@ class TearDownPhase:
             now = state.executor.now()
             for name in [name for name, config in state.configs.items() if config.state is ConfigState.RUNNING]:
                 state.update_config(name, state=ConfigState.INTERRUPTED, finished=now)
-            cost, controller = state.inventory.total_cost_until(now), state.run_config.controller
+            cost, controller = state.inventory.total_cost_until(now), state.run_config.options.own_charge
             currency = state.run_config.currency
             state.update_cost(RunCost(spent=cost, expected=cost, currency=currency, end=now, controller=controller))
             state.recorder.end_run(state.run_report(finished=now))
@@ -99,7 +99,7 @@ class TearDownPhase:
 
     def _tear_down_with_retries(self) -> TearDownFailed | None:
         """Terminate everything; return why something may remain, None when nothing does."""
-        until = self.state.executor.now() + (self.state.run_config.lease if self.is_patient else 0.0)
+        until = self.state.executor.now() + (self.state.run_config.options.lease if self.is_patient else 0.0)
         for attempt in itertools.count(1):
             failure = self._attempt_tear_down(until=self.state.executor.now() + ATTEMPT)
             if failure is None:
@@ -161,7 +161,7 @@ class TearDownPhase:
     def _remaining_workers_error(self, failure: TearDownFailed) -> TeardownIncomplete | MachinesUnknown:
         run, hint = self.state.run_config.id, "or the provider's own console"
         if failure.credentials:
-            lease = self.state.run_config.lease / 60
+            lease = self.state.run_config.options.lease / 60
             hint = f"with valid credentials; without, leases that nobody renews end after {lease:.0f} min"
         kind, verb = (MachinesUnknown, "may be") if failure.unknown else (TeardownIncomplete, "are")
         return kind(

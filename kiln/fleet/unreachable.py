@@ -5,22 +5,16 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+import re
 import time
 from typing import TYPE_CHECKING
 
-from kiln.fleet.model import MachineType, Offer, WorkerRecord, WorkerState
+from kiln.fleet.model import Offer, WorkerRecord, WorkerState
 from kiln.fleet.options import CLOUDS
-from kiln.fleet.protocol import (
-    ListedMachine,
-    MachineAction,
-    MachineActionKind,
-    ProbeWorkers,
-    WorkersProbed,
-    reconcile_machines,
-)
+from kiln.fleet.protocol import ListedMachine, ProbeWorkers, WorkersProbed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from kiln.fleet.inventory import Worker
     from kiln.fleet.state import FleetState
@@ -70,7 +64,7 @@ class MachineListAuditor:
         if self._is_cloud and inventory.present_workers:
             times.append(self._began + INTERVAL)
         if not run_config.is_scheduled and run_config.machine_type.provider != "static":
-            patience = min(SILENCE, run_config.unreachable_timeout)
+            patience = min(SILENCE, run_config.options.unreachable_timeout)
             silences = [worker.silent_since for worker in inventory.alive_workers if worker.silent_since is not None]
             times += [since + patience for since in silences if since + patience > self._began]
         return min(times)
@@ -88,60 +82,50 @@ class MachineListAuditor:
         These were missing or stopped in two lists one after the other, and did not answer. One that answers is kept,
         whatever the list says.
         """
-        before, found = self.doubtful, {}
-        if event.machines is not None and not self.state.run_config.is_scheduled:
-            found = self._terminate_unwanted_find_missing(event.machines, event.answers)
-        missing = {name: reason for name, reason in found.items() if name not in event.answers}
+        before, self.doubtful = self.doubtful, {}
+        if event.machines is None or self.state.run_config.is_scheduled:
+            return {}
+        present = self.state.inventory.present_workers
+        workers = {worker.name: worker for worker in present if not worker.is_surplus_machine}
+        ids = {(worker.name, worker.record.id) for worker in workers.values()}
+        found: set[str] = set()
+        kept: set[str] = set()
+        stopped: set[str] = set()
+        # Of two machines of a name, the one with the worker's id is kept.
+        for machine in sorted(event.machines, key=lambda machine: (machine.name, machine.id) not in ids):
+            worker = workers.get(machine.name)
+            if machine.owner not in {"", self.state.run_config.id}:
+                continue
+            if machine.ended:
+                is_known = worker is not None and worker.is_alive and self._began >= worker.exists_since
+                if is_known and (machine.name, machine.id) in ids:  # not one of before the worker's request
+                    stopped.add(machine.name)
+                else:
+                    self._terminate_unwanted(machine, "it has ended")
+            elif worker is None or machine.name in found:
+                self._terminate_unwanted(machine, "it is not wanted" if worker is None else "it exists twice")
+            else:
+                found.add(machine.name)
+                if worker.record.id in {"", machine.id}:
+                    kept.add(machine.name)
+                elif machine.name in event.answers:  # its worker answers, so another of its name is not needed
+                    self._terminate_unwanted(machine, "it is a new machine")
+        missing = {
+            name: f"its provider {'shows it as stopped' if name in stopped else 'does not list it'}"
+            for name, worker in workers.items()
+            if name not in kept | event.answers and worker.is_alive
+            if name in stopped or self._began >= worker.exists_since + SETTLING
+        }
         gone = {name: reason for name, reason in missing.items() if is_probe and name in before}
         self.doubtful = {name: reason for name, reason in missing.items() if name not in gone}
         return gone
 
-    def _terminate_unwanted_find_missing(
-        self, machines: Iterable[ListedMachine], answers: frozenset[str]
-    ) -> dict[str, str]:
-        """Terminate the machines that no worker needs; return the workers without one, with the reasons.
-
-        Where a worker answers whose machine is not listed, another of its name is not needed either.
-        """
-        run_config, inventory = self.state.run_config, self.state.inventory
-        present = (worker for worker in inventory.present_workers if not worker.is_surplus_machine)
-        workers = {worker.name: worker.record.id for worker in present}
-        stopped: set[str] = set()
-        missing: dict[str, str] = {}
-        for action in reconcile_machines(workers, machines, owner=run_config.id):
-            worker = inventory.workers.get(action.name)
-            if action.step is MachineActionKind.TERMINATE:
-                if worker is not None and self._is_stopped_worker(worker, action):
-                    stopped.add(worker.name)
-                else:
-                    self._terminate_unwanted(action)
-            elif action.step is MachineActionKind.PREPARE and action.name in answers:
-                self._terminate_unwanted(action)
-            elif (
-                action.step in {MachineActionKind.CREATE, MachineActionKind.PREPARE}
-                and worker is not None
-                and worker.is_alive
-            ):
-                if worker.name in stopped:
-                    missing[worker.name] = "its provider shows it as stopped"
-                elif self._began >= worker.exists_since + SETTLING:
-                    missing[worker.name] = "its provider does not list it"
-        return missing
-
-    def _is_stopped_worker(self, worker: Worker, action: MachineAction) -> bool:
-        """Return whether a machine that has ended is that of a living worker, and not one of before its request."""
-        machine = action.machine
-        is_known = worker.is_alive and self._began >= worker.exists_since
-        return is_known and machine is not None and machine.ended and machine.id == worker.record.id
-
-    def _terminate_unwanted(self, action: MachineAction) -> None:
-        machine = action.machine
-        assert machine is not None, "only machines are terminated"
+    def _terminate_unwanted(self, machine: ListedMachine, reason: str) -> None:
         record = self._unwanted_machine_record(machine)
         if record is None:
             return
-        LOGGER.warning("note: %s (%s) is terminated: %s", machine.name, machine.id, action.reason)
-        changes = {"state": WorkerState.LOST, "id": machine.id, "terminated": None, "reason": action.reason}
+        LOGGER.warning("note: %s (%s) is terminated: %s", machine.name, machine.id, reason)
+        changes = {"state": WorkerState.LOST, "id": machine.id, "terminated": None, "reason": reason}
         unwanted = self.state.inventory.add_worker_record(dataclasses.replace(record, **changes))  # type: ignore[arg-type] # by name
         self.state.submit_command(unwanted.termination_command)
 
@@ -151,7 +135,8 @@ class MachineListAuditor:
         surplus = next((each for each in inventory if each.is_surplus_machine and each.record.id == machine.id), None)
         worker = surplus or inventory.workers.get(machine.name)
         if worker is None:
-            is_own = self.state.run_config.is_own_worker_name(machine.name)
+            # The name is a tag, which others might write.
+            is_own = re.fullmatch(rf"kiln-{re.escape(self.state.run_config.id)}-[a-z0-9-]+", machine.name) is not None
             name = machine.name if is_own else inventory.new_surplus_machine_name()
             return self._record_of_unknown_machine(machine, name)
         if worker in inventory.present_workers:
@@ -168,17 +153,14 @@ class MachineListAuditor:
         now = self.state.executor.now()
         begin = machine.expires - self.state.run_config.lifetime if machine.expires else now
         begin = min(now, max(self.state.started, begin))
-        kind = self._known_machine_types().get(machine.type)
+        run_config = self.state.run_config
+        kinds = (*(offer.machine_type for offer in run_config.all_offers), run_config.cache)
+        kind = next((kind for kind in kinds if kind is not None and kind.type == machine.type), None)
         if kind is None:
             record = WorkerRecord(name=name, type=machine.type, state=WorkerState.LOST, requested=begin)
         else:
             record = self.state.inventory.new_worker_record(name, Offer(machine_type=kind), now=begin)
         return dataclasses.replace(record, provisioned=begin)
-
-    def _known_machine_types(self) -> dict[str, MachineType]:
-        run_config = self.state.run_config
-        kinds = [offer.machine_type for offer in run_config.all_offers]
-        return {kind.type: kind for kind in (*kinds, run_config.cache) if kind is not None}
 
 
 BETWEEN = 60.0  # seconds between two probes, at most
@@ -200,7 +182,7 @@ class SilentWorkerManager:
 
     def workers_silent_too_long(self, now: float) -> list[Worker]:
         """Return the workers that were silent for too long."""
-        timeout = self.state.run_config.unreachable_timeout
+        timeout = self.state.run_config.options.unreachable_timeout
         return [
             worker
             for worker in self.state.inventory.alive_workers
@@ -220,7 +202,7 @@ class SilentWorkerManager:
 
     def next_probe_times(self, now: float) -> list[float]:
         """Return the times of the next probes."""
-        timeout = self.state.run_config.unreachable_timeout
+        timeout = self.state.run_config.options.unreachable_timeout
         alive = self.state.inventory.alive_workers
         times = [worker.silent_since + timeout for worker in alive if worker.silent_since is not None]
         if self._command is not None:
@@ -261,7 +243,7 @@ class SilentWorkerManager:
         gone = self.audit.apply_machine_list(event, is_probe=is_probe)
         if not is_probe:
             return
-        self._next = now + min(BETWEEN, self.state.run_config.unreachable_timeout)
+        self._next = now + min(BETWEEN, self.state.run_config.options.unreachable_timeout)
         for worker in [worker for worker in self.state.inventory.present_workers if worker.name in event.answers]:
             self.on_worker_answered(worker)
         lost = [
@@ -298,13 +280,13 @@ class SilentWorkerManager:
         if not self.workers.may_request_again(worker):
             return
         since = now if worker.silent_since is None else worker.silent_since
-        patience = ALONE * self.state.run_config.unreachable_timeout
+        patience = ALONE * self.state.run_config.options.unreachable_timeout
         if not (worker.is_building or worker.uncollected) or worker.has_witness or now < since + patience:
             return
         run_config, inventory, queue = self.state.run_config, self.state.inventory, self.state.queue
         kinds = list(run_config.max_workers_by_type)
         kind = next((kind for kind in kinds if kind.type == queue.worker_machine_type(worker.name)), kinds[0])
-        offer = self.workers.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
+        offer = self.workers.offers.first_available_offer(now, run_config.type_offers[kind])
         if offer is None or self.workers.builder_count() >= self.workers.max_workers:
             return
         self.workers.request_count = inventory.next_free_worker_number(self.workers.request_count + 1)
@@ -336,9 +318,9 @@ class SilentWorkerManager:
 
     def _shutdown_time(self, worker: Worker) -> float:
         """Return when a silent worker will have shut down; a new one has nothing to lose."""
-        lease = self.state.run_config.lease
+        lease = self.state.run_config.options.lease
         if _is_new_worker(worker):
-            return (worker.silent_since or 0.0) + max(self.state.run_config.unreachable_timeout, lease / NEW)
+            return (worker.silent_since or 0.0) + max(self.state.run_config.options.unreachable_timeout, lease / NEW)
         return worker.renewed_at + lease + ENDING
 
     def _report_waiting_for_workers(self, workers: list[Worker], event: WorkersProbed) -> None:

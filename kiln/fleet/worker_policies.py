@@ -120,10 +120,6 @@ class OffersWithRefusals:
         first = self.first_available_offer(now, among)
         return first is not None and first.key not in self._tried
 
-    def first_available_zone(self, now: float) -> str:
-        """Return the zone of a worker of another type, such as the cache's, that is requested now."""
-        return (self.first_available_offer(now) or self._offers[0]).zone
-
     def next_available_time(self, among: Sequence[Offer] = ()) -> float:
         """Return the time from which some offer, of all or ``among`` some, may be asked for."""
         return min(self._blocked_until.get(offer.key, 0.0) for offer in among or self._offers)

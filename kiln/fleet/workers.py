@@ -43,7 +43,7 @@ class WorkerManager:
         self.max_workers = run_config.max_workers
         self.request_count = self.reclaim_count = 0
         self.losses = LostWorkerLimits(run_config)
-        self._offers = [run_config.offers_of_machine_type(kind) for kind in run_config.max_workers_by_type]
+        self._offers = list(run_config.type_offers.values())
         self.offers = OffersWithRefusals(run_config.all_offers)
         self.next_request = 0.0
         self.refused_since: float | None = None
@@ -65,9 +65,9 @@ class WorkerManager:
         self.refused_since = None
         self.credentials.on_credentials_accepted()
         self.state.inventory.update_worker(worker, state=WorkerState.PREPARING, id=identity, provisioned=now)
-        queries = worker.is_prepared and worker.builds_configs
+        queries = worker.is_prepared and not worker.is_cache_worker
         # The time of an earlier process's last renewal is unknown.
-        worker.renewed_at = now - (self.state.run_config.lease / RENEWALS if queries else 0.0)
+        worker.renewed_at = now - (self.state.run_config.options.lease / RENEWALS if queries else 0.0)
         keys = {config: estimate.key for config, estimate in self.state.estimates.items()}
         self.state.submit_command(
             QueryJobs(worker=worker.name, keys=keys) if queries else PrepareWorker(worker=worker.name)
@@ -118,9 +118,10 @@ class WorkerManager:
         offers = [offer for several in awaited for offer in several]
         if self.offers.has_untried_offer(now, offers):
             return True
-        had_some = any(other.record.provisioned is not None for other in self.state.inventory if other.builds_configs)
+        builders = (other for other in self.state.inventory if not other.is_cache_worker)
+        had_some = any(builder.record.provisioned is not None for builder in builders)
         self.refused_since = now if self.refused_since is None else self.refused_since
-        if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.capacity_timeout:
+        if not (event.scarce or had_some) or now >= self.refused_since + self.state.run_config.options.capacity_timeout:
             return False
         seconds = max(0.0, self.offers.next_available_time(offers) - now)
         text = f"no worker is left, and the provider refuses others; asking again {_delay_text(seconds)}"
@@ -153,7 +154,7 @@ class WorkerManager:
 
     def on_command_failed(self, worker: Worker, reason: str) -> None:
         """Give up a worker; its preparation is tried again first, as a mirror of packages may fail for a moment."""
-        prepares = worker.record.state is WorkerState.PREPARING and not (worker.builds_configs and worker.is_prepared)
+        prepares = worker.record.state is WorkerState.PREPARING and (worker.is_cache_worker or not worker.is_prepared)
         worker.failed_preparations += prepares
         if not prepares or worker.failed_preparations >= TRIES:
             self.give_up_worker(worker, reason)
@@ -230,20 +231,12 @@ class WorkerManager:
         Then no more spot workers are requested: those on demand, where the user allows for them, cannot be taken back.
         """
         self.reclaim_count += 1
-        limit = self.state.run_config.reclaims
-        if limit is None or self.reclaim_count <= limit:
+        if self.reclaim_count <= self.state.run_config.replacements:
             return
         offers = self.state.run_config.all_offers
         self.offers.exclude_offers([offer for offer in offers if offer.spot], "spot workers were taken back too often")
         if all(offer.spot for offer in offers):
             self.max_workers = min(self.max_workers, self.builder_count())
-
-    def _stop_if_all_reclaimed(self) -> None:
-        """Stop a run whose workers were all taken back, and are not replaced any more."""
-        if self.reclaim_count and not self.max_workers and not self.state.inventory.alive_builders and self.state.queue:
-            what = f"the provider took back {self.reclaim_count} spot workers, and no more are replaced"
-            hint = "--fallback on-demand continues on demand, --replacements N allows for more"
-            self.state.stop = WorkersLost(what, hint=hint)
 
     def continue_without_cache(self) -> None:
         """Continue without the shared cache."""
@@ -254,10 +247,10 @@ class WorkerManager:
         """Renew a worker's lease, and start its next build or terminate it."""
         if worker.record.state is not WorkerState.REQUESTED and now >= self.renewal_due_time(worker):
             worker.renewal_tried_at = now
-            self.state.submit_command(RenewLease(worker=worker.name, seconds=self.state.run_config.lease))
+            self.state.submit_command(RenewLease(worker=worker.name, seconds=self.state.run_config.options.lease))
         if worker.record.state is not WorkerState.READY or worker.is_building:
             return
-        if not worker.builds_configs:
+        if worker.is_cache_worker:
             if self.state.run_config.cache is None:  # only an earlier process of the run used one
                 self._terminate_worker(worker)
             return
@@ -280,17 +273,14 @@ class WorkerManager:
         estimate = queue.next(worker.name, now) if is_free else None
         if estimate is None:
             return
-        if self._lifetime_ends_before(worker, now + MARGIN * queue.expected_job_seconds(worker.name, estimate)):
+        run_config, since = self.state.run_config, worker.record.requested
+        end = now + MARGIN * queue.expected_job_seconds(worker.name, estimate) + run_config.assumptions.collect
+        is_new = self.state.executor.now() < since + run_config.lifetime / 4  # another's life would be no longer
+        if not is_new and end > since + run_config.lifetime:
             worker.is_retired = True
             return
         worker.assignment = estimate
         queue.begin_build(worker.name, estimate, now)
-
-    def _lifetime_ends_before(self, worker: Worker, time: float) -> bool:
-        """Return whether the lifetime of a worker is over before a time; a new worker's cannot be longer."""
-        run_config, since = self.state.run_config, worker.record.requested
-        is_new = self.state.executor.now() < since + run_config.lifetime / 4
-        return not is_new and time + run_config.collect > since + run_config.lifetime
 
     def _terminate_worker(self, worker: Worker) -> None:
         self.state.inventory.update_worker(worker, state=WorkerState.TERMINATING)
@@ -314,10 +304,14 @@ class WorkerManager:
 
     def request_workers(self, now: float) -> None:
         """Request workers for configs that no existing worker can take."""
-        self._stop_if_all_reclaimed()
         run_config, inventory = self.state.run_config, self.state.inventory
+        if self.reclaim_count and not self.max_workers and not inventory.alive_builders and self.state.queue:
+            what = f"the provider took back {self.reclaim_count} spot workers, and no more are replaced"
+            hint = "--fallback on-demand continues on demand, --replacements N allows for more"
+            self.state.stop = WorkersLost(what, hint=hint)
         names: list[str] = []
-        name, cache, zone = run_config.worker_name(None), run_config.cache, self.offers.first_available_zone(now)
+        name, cache = run_config.worker_name(None), run_config.cache
+        zone = (self.offers.first_available_offer(now) or run_config.all_offers[0]).zone
         if cache is not None and self.cache is None and name not in inventory.workers:
             names.append(inventory.add_requested_worker(name, Offer(machine_type=cache, zone=zone), now=now).name)
         is_waiting = now < self.losses.wait_until
@@ -352,9 +346,9 @@ class WorkerManager:
         types = list(map(queue.worker_machine_type, builders))
         for kind, count in run_config.max_workers_by_type.items():
             queue.set_worker_machine_type(name, kind.type)
-            offer = self.offers.first_available_offer(now, run_config.offers_of_machine_type(kind))
+            offer = self.offers.first_available_offer(now, run_config.type_offers[kind])
             free = offer is not None and types.count(kind.type) < count
-            if free and queue.next(name, now + run_config.startup) is not None:
+            if free and queue.next(name, now + run_config.assumptions.startup) is not None:
                 return offer
         return None
 
@@ -365,7 +359,7 @@ class WorkerManager:
 
     def renewal_due_time(self, worker: Worker) -> float:
         """Return when a lease is to be renewed, or when that is to be tried again; those of many workers together."""
-        every = self.state.run_config.lease / RENEWALS
+        every = self.state.run_config.options.lease / RENEWALS
         step = every / TOGETHER
         due = (worker.renewed_at + every) // step * step
         return max(worker.renewal_tried_at + RETRY, due)

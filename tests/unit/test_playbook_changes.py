@@ -1,23 +1,26 @@
-"""Each variable of a role has a spec."""
+"""Each variable of the playbooks that is not a text has a type."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
 import yaml
 
 from tests.playbook_programs import ANSIBLE
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-ROLES = sorted(ANSIBLE.glob("roles/*"))
+SECRET = {"kiln_pip", "kiln_environment"}  # whose values no message may show
+ROWS = {"kiln_machine_types", "kiln_tags", "kiln_lease_files", "kiln_types"}  # which are data
 
 
-@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_a_role_checks_each_variable_that_its_defaults_define(role: Path) -> None:
-    specs = yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]
-    checked = {name for spec in specs.values() for name in spec["options"]}
-    defaults = role / "defaults/main.yml"
-    assert not defaults.exists() or yaml.safe_load(defaults.read_text()).keys() <= checked
+def test_playbooks_check_the_type_of_each_variable_with_a_default_that_is_no_text() -> None:
+    kinds: dict[str, str] = {}
+    for path in sorted((*ANSIBLE.glob("group_vars/all/*.yml"), *ANSIBLE.glob("roles/*/defaults/main.yml"))):
+        defaults = yaml.safe_load(path.read_text())
+        kinds |= {name: type(value).__name__ for name, value in defaults.items() if not isinstance(value, str)}
+    types = {
+        name: row["type"]
+        for name, row in yaml.safe_load((ANSIBLE / "group_vars/all/types.yml").read_text())["kiln_types"].items()
+    }
+    assert kinds.keys() - SECRET - ROWS <= types.keys()
+    assert not SECRET & types.keys()
+    assert {name: types[name] for name in kinds.keys() & types.keys()} == {
+        name: kind for name, kind in kinds.items() if name in types
+    }

@@ -1,1 +1,1 @@
-"""The executor of commands on machines, by Ansible playbooks."""
+"""The executor of commands on machines, by Ansible playbooks, and what these do by Python in their own process."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
-import re
+import functools
 import shlex
 import time
 from typing import TYPE_CHECKING
 
-from kiln.base import files, process
-from kiln.base.errors import BrokenHandover, BrokenPackage, DiskFull, HashMismatch, KilnError
+from kiln.base import files
+from kiln.base.errors import BrokenHandover, BrokenPackage, DiskFull, HashMismatch, KilnError, MachinesUnknown
 from kiln.base.serialization import read_json_object
 from kiln.build.job.collected import ResultsCollected, read_collected_results
+from kiln.fleet.ansible.fetch import BuildResults
 from kiln.fleet.ansible.playbooks import LITTLE
 from kiln.fleet.protocol import CollectFailed, CollectResults, CommandUndelivered, Event, StartBuild
 from kiln.state.store import handover
@@ -21,6 +21,7 @@ from kiln.state.store import handover
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from kiln.base import process
     from kiln.fleet.ansible.sessions import PlaybookSession
     from kiln.fleet.protocol import KeepPackages
 
@@ -112,23 +113,28 @@ def remove_handover(session: PlaybookSession, config: str) -> None:
     files.remove(handover_folder(session, config))
 
 
-NO_TRANSFER = re.compile(r"rsync ended with exit code (10|12|30|35|255)\b")  # of rsync, for a lost connection
-DISK_FULL = "DISK FULL"  # in the message of the module that fetches packages
-
-
 def collect_build_results(session: PlaybookSession, request: CollectResults) -> Event:
     """Fetch and check a build's results, and hand its packages to the session's ``keep``."""
-    worker, config = request.worker, request.config
+    worker, config, site = request.worker, request.config, session.site
     if request.until is not None:
         return fetch_handover(session, request)
     session.report_step(config, f"collect from {worker}")
-    if reason := _fetch_build_results(session, worker, config):
-        if DISK_FULL in reason:
-            raise DiskFull(f"no disk space for {config} from {worker}", why=reason)
-        if NO_TRANSFER.search(reason):
-            return CommandUndelivered(command=request, reason=reason)
-        return CollectFailed(worker=worker, config=config, reason=reason, corrupt="HASH MISMATCH" in reason)
-    event = check_and_keep_results(session.site.folder / "collected" / worker / config, request, keep=session.keep)
+    failed = functools.partial(CollectFailed, worker=worker, config=config)
+    if session.stopped.is_set():
+        return failed(reason="the run is being stopped")
+    results = BuildResults(
+        run_folder=site.folder, worker=worker, config=config, environment=site.marked_environment, secrets=site.secrets
+    )
+    try:
+        results.fetch()
+    except DiskFull:
+        raise
+    except MachinesUnknown as error:
+        return CommandUndelivered(command=request, reason=str(error))
+    except (KilnError, OSError) as error:
+        files.require_disk_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
+        return failed(reason=str(error), corrupt=isinstance(error, HashMismatch))
+    event = check_and_keep_results(results.folder, request, keep=session.keep)
     if isinstance(event, ResultsCollected) and event.packages:
         remove_handover(session, config)
     return event
@@ -146,24 +152,6 @@ def check_and_keep_results(folder: Path, request: CollectResults, *, keep: KeepP
     except (HashMismatch, BrokenPackage) as error:
         files.remove(folder)  # so that it is fetched anew
         return CollectFailed(worker=worker, config=config, reason=str(error), corrupt=True)
-
-
-def _fetch_build_results(session: PlaybookSession, worker: str, config: str) -> str:
-    """Fetch a build's results by the module of collect.yml alone; return why that failed, if it did."""
-    if session.stopped.is_set():
-        return "the run is being stopped"
-    site = session.site
-    arguments = {"machine": worker, "folder": str(site.folder), "config": config}
-    module = site.playbooks / "library" / "kiln_collect.py"
-    words = (site.python, "-I", module, json.dumps({"ANSIBLE_MODULE_ARGS": arguments}))
-    result = process.capture(words, env=site.marked_environment, secrets=site.secrets)
-    if result.ok:
-        return ""
-    files.require_disk_space(site.folder, LITTLE, for_what="the packages, which could not be collected,")
-    try:
-        return str(json.loads(result.stdout)["msg"])
-    except (ValueError, KeyError, TypeError):
-        return result.tail[-500:] or "the module that fetches did not end"
 
 
 def input_mismatch_reason(folder: Path, *, key: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files
 from kiln.base.serialization import read_json_object
 from kiln.fleet.ansible import collect, handlers
-from kiln.fleet.ansible.playbooks import is_removal_confirmed, removal_failure_reason
+from kiln.fleet.ansible.playbooks import is_removal_confirmed, recorded_machine, removal_failure_reason
 from kiln.fleet.ansible.sessions import CommandThreads, PlaybookSession, packages_in_place
 from kiln.fleet.answers import AnswerKind, classify
 from kiln.fleet.protocol import (
@@ -88,9 +88,7 @@ def _report_provisioning_result(
 ) -> bool:
     """Report whether a worker was provisioned; return False when the provider was unreachable, or at fault itself."""
     if provisioned:
-        inventory = read_json_object(session.site.folder / "inventory" / f"{name}.json")
-        identity = str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
-        session.events.put(WorkerProvisioned(worker=name, id=identity))
+        session.events.put(WorkerProvisioned(worker=name, id=str(recorded_machine(session.site.folder, name)["id"])))
         return True
     refusal = _refusal_of_worker(session, name)
     reason = refusal or result.failure_reason("localhost")

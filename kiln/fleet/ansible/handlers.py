@@ -12,8 +12,24 @@ from typing import IO, TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenHandover, OutOfMemory
 from kiln.base.serialization import read_json_object
-from kiln.fleet.ansible.playbooks import NOT_ENDED, PlaybookResult
+from kiln.build.job.messages import termination_time_in_notice
+from kiln.fleet.ansible import collect, fetch
+from kiln.fleet.ansible.playbooks import NOT_ENDED, recorded_machine
 from kiln.fleet.ansible.sessions import NO_CONNECTION, SSH_SECONDS, PlaybookSession
+from kiln.fleet.options import CLOUDS
+from kiln.fleet.protocol import (
+    BuildFinished,
+    BuildStarted,
+    CommandFailed,
+    CommandUndelivered,
+    Heartbeat,
+    JobsListed,
+    LeaseRenewed,
+    LogLine,
+    WorkerPrepared,
+    WorkerUnreachable,
+)
+from kiln.fleet.run_config import CACHE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +37,6 @@ if TYPE_CHECKING:
 
     from kiln.base.process import ProcessResult
     from kiln.fleet.protocol import (
-        BuildFinished,
         Event,
         FollowBuild,
         PrepareWorker,
@@ -116,18 +131,15 @@ def job_state_and_result(job: Mapping[str, Any]) -> tuple[str, str, int | None]:
     return str(job.get("state", "lost")), str(job.get("result") or ""), None if code is None else int(code)
 
 
-NOTICE = "/run/kiln-notice"  # as kiln-notice has it
+NOTICE = "/run/kiln-notice"  # as kiln-job has it
 START_SECONDS = 600.0  # for the start of a build, which returns once it runs
-LOST_CONNECTION = NO_CONNECTION | {10, 12, 30, 35}  # of ssh, and of rsync
+LOST_CONNECTION = NO_CONNECTION | fetch.LOST_CONNECTION  # of ssh, and of rsync
 QUERIES = 3  # of the jobs of a worker that may be reachable again
 REASON_LENGTH = 300  # characters of ssh's output that are reported
 
 
 def prepare_worker(session: PlaybookSession, command: PrepareWorker) -> Event:
     """Prepare a worker for builds, or as the holder of the cache."""
-    from kiln.fleet.protocol import WorkerPrepared
-    from kiln.fleet.run_config import CACHE
-
     worker = command.worker
     result = session.playbooks.run_playbook(
         "prepare.yml",
@@ -138,19 +150,13 @@ def prepare_worker(session: PlaybookSession, command: PrepareWorker) -> Event:
     if result.ok:
         cache = read_json_object(session.site.folder / "cache.json") if worker.endswith(CACHE) else {}
         return WorkerPrepared(worker=worker, cache=str(cache.get("url", "")))
-    return _failed_playbook_event(command, result)
-
-
-def _failed_playbook_event(command: PrepareWorker | StartBuild, result: PlaybookResult) -> Event:
-    reason = result.failure_reason(command.worker)
-    is_reached = command.worker not in result.unreachable and reason != NOT_ENDED
+    reason = result.failure_reason(worker)
+    is_reached = worker not in result.unreachable and reason != NOT_ENDED
     return _failed_command_event(command, reason, is_reached=is_reached)
 
 
 def _failed_command_event(command: PrepareWorker | QueryJobs | StartBuild, reason: str, *, is_reached: bool) -> Event:
     """Return the event of a command that failed: one whose worker was not reached can be sent again."""
-    from kiln.fleet.protocol import CommandFailed, CommandUndelivered
-
     if is_reached:
         return CommandFailed(worker=command.worker, reason=reason)
     return CommandUndelivered(command=command, reason=reason)
@@ -158,9 +164,6 @@ def _failed_command_event(command: PrepareWorker | QueryJobs | StartBuild, reaso
 
 def report_service_health(session: PlaybookSession, command: WatchService) -> None:
     """Report whether a cache runs, until the worker is terminated."""
-    from kiln.build.job.messages import termination_time_in_notice
-    from kiln.fleet.protocol import Heartbeat, WorkerUnreachable
-
     worker = command.worker
     while session.must_still_follow(worker):
         words = f"systemctl is-active --quiet kiln-cache || exit; cat {NOTICE} 2>/dev/null || true"
@@ -174,8 +177,6 @@ def report_service_health(session: PlaybookSession, command: WatchService) -> No
 
 def query_jobs_of_worker(session: PlaybookSession, command: QueryJobs) -> Event:
     """Report the jobs of a worker."""
-    from kiln.fleet.protocol import JobsListed
-
     reason, reached = "no answer", False
     for _ in range(QUERIES):
         result = session.ssh(command.worker, "sudo kiln-job status")
@@ -200,8 +201,6 @@ def job_states_of_same_inputs(status: Mapping[str, Any], keys: Mapping[str, str]
 
 def renew_lease(session: PlaybookSession, command: RenewLease) -> Event | None:
     """Renew a worker's lease."""
-    from kiln.fleet.protocol import LeaseRenewed, WorkerUnreachable
-
     result = session.ssh(command.worker, f"sudo kiln-lease renew {int(command.seconds)}")
     if result.ok:
         return LeaseRenewed(worker=command.worker)
@@ -210,8 +209,6 @@ def renew_lease(session: PlaybookSession, command: RenewLease) -> Event | None:
 
 def start_build_on_worker(session: PlaybookSession, command: StartBuild) -> Event:
     """Start a build."""
-    from kiln.fleet.ansible import collect
-
     session.configs[command.worker] = command.config
     session.report_step(command.config, f"start on {command.worker}")
     options = collect.handover_options(session, command)
@@ -220,9 +217,31 @@ def start_build_on_worker(session: PlaybookSession, command: StartBuild) -> Even
         return _failed_command_event(
             command, _command_output_end(result), is_reached=result.exit_code not in LOST_CONNECTION
         )
-    if command.cache:
-        return _start_build_with_cache(session, command, options)
-    return _start_build_with_settings(session, command, options, session.site.job_secrets)
+    secrets = {**session.site.job_secrets, **(_cache_access(session, command) if command.cache else {})}
+    # On standard input: they are in no argument.
+    result = session.ssh(
+        command.worker,
+        f"sudo kiln-job start {shlex.quote(command.config)}",
+        seconds=START_SECONDS,
+        stdin=job_settings(command.key, options, secrets),
+    )
+    if not result.ok:
+        return _failed_command_event(
+            command, _command_output_end(result), is_reached=result.exit_code not in NO_CONNECTION
+        )
+    return BuildStarted(worker=command.worker, config=command.config)
+
+
+def _cache_access(session: PlaybookSession, command: StartBuild) -> dict[str, str]:
+    """Return the variable with the cache's address and password; none where its worker does not let the build's in."""
+    site = session.site
+    if site.variables["kiln_provider"] not in CLOUDS:  # whose security groups admit all workers of the run
+        address = recorded_machine(site.folder, command.worker)["private"]
+        cache = f"kiln-{site.variables['kiln_run']}-{CACHE}"
+        if not session.ssh(cache, f"sudo kiln-cache-gate let-in {shlex.quote(address)}").ok:
+            return {}
+    password = (site.folder / "keys" / "cache").read_text(encoding="utf-8")
+    return {"BAZEL_REMOTE_CACHE": command.cache.replace("http://", f"http://kiln:{password}@", 1)}
 
 
 def _command_output_end(result: ProcessResult) -> str:
@@ -231,8 +250,6 @@ def _command_output_end(result: ProcessResult) -> str:
 
 def stop_build(session: PlaybookSession, command: StopBuild) -> Event | None:
     """Stop a build, whose end is then found by what follows it."""
-    from kiln.fleet.protocol import CommandUndelivered
-
     session.report_step(command.config, f"stop: {command.reason}")
     config = shlex.quote(command.config)
     words = f"stop {config}" if command.until is None else f"save {config} {command.until:.0f}"
@@ -244,44 +261,6 @@ def job_settings(key: str, options: str = "", secrets: Mapping[str, str] | None 
     """Return the settings of one build's unit: the hash over the config's inputs, its own options, and secrets."""
     settings = {"KILN_FLEET_KEY": key, "KILN_JOB_OPTIONS": options, **(secrets or {})}
     return "".join(f"{name}={value}\n" for name, value in settings.items() if value)
-
-
-def _start_build_with_settings(
-    session: PlaybookSession, command: StartBuild, options: str, secrets: Mapping[str, str]
-) -> Event:
-    """Start a build; its own settings and its secrets are sent on standard input."""
-    from kiln.fleet.protocol import BuildStarted
-
-    words = f"sudo kiln-job start {shlex.quote(command.config)}"
-    settings = job_settings(command.key, options, secrets)
-    result = session.ssh(command.worker, words, seconds=START_SECONDS, stdin=settings)
-    if not result.ok:
-        return _failed_command_event(
-            command, _command_output_end(result), is_reached=result.exit_code not in NO_CONNECTION
-        )
-    return BuildStarted(worker=command.worker, config=command.config)
-
-
-def _start_build_with_cache(session: PlaybookSession, command: StartBuild, options: str) -> Event:
-    """Start a build that uses the cache, and needs its password."""
-    from kiln.fleet.protocol import BuildStarted
-
-    result = session.playbooks.run_playbook(
-        "build.yml",
-        worker=command.worker,
-        tags=("start",),
-        variables={
-            "kiln_configs": [command.config],
-            "kiln_build_options": [*session.site.options],
-            "kiln_cache": command.cache,
-            "kiln_key": command.key,
-            "kiln_job_options": options,
-            "kiln_rebuild": True,
-        },
-    )
-    if result.ok:
-        return BuildStarted(worker=command.worker, config=command.config)
-    return _failed_playbook_event(command, result)
 
 
 def follow_build(session: PlaybookSession, command: FollowBuild) -> BuildFinished | None:
@@ -301,8 +280,6 @@ def _poll_build(session: PlaybookSession, worker: str, config: str, log: LogStre
     The worker itself delays its answer until the build's end, so that this is reported at once; one that does not
     answer is polled again later.
     """
-    from kiln.fleet.protocol import Heartbeat, LogLine, WorkerUnreachable
-
     result = session.ssh(
         worker, log.status_and_log_command(config, session.site.poll), seconds=SSH_SECONDS + session.site.poll
     )
@@ -326,9 +303,6 @@ def _poll_build(session: PlaybookSession, worker: str, config: str, log: LogStre
 
 def _finished_event(session: PlaybookSession, worker: str, config: str, job: Mapping[str, Any]) -> BuildFinished | None:
     """Return how a build ended, None while it runs."""
-    from kiln.fleet.ansible import collect
-    from kiln.fleet.protocol import BuildFinished
-
     state, result, code = job_state_and_result(job)
     if state == "running":
         return None

@@ -59,12 +59,14 @@ def run_playbook(spec: dict[str, Any]) -> int:
         signal.signal(number, lambda *_: stopped.set())
     send_to_parent(kind="hello", pid=os.getpid())
     folder = Path(spec["folder"])
+    scratch = folder / "tmp"  # a playbook that is killed removes nothing, and by default uses the user's home and /tmp
+    scratch.mkdir()
     try:
         run = ansible_runner.run(
             private_data_dir=str(folder),
             binary=sys.executable,
             cmdline=shlex.join(ansible_playbook_arguments(spec)),
-            envvars=SETTINGS,
+            envvars={**SETTINGS, "ANSIBLE_LOCAL_TEMP": str(scratch), "TMPDIR": str(scratch)},
             settings={"pexpect_timeout": LOOK, "suppress_output_file": True},
             suppress_env_files=True,
             quiet=True,
@@ -74,11 +76,10 @@ def run_playbook(spec: dict[str, Any]) -> int:
         send_to_parent(kind="end", status=str(run.status), rc=run.rc)
         return playbook_exit_code(str(run.status), run.rc)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if (
-            os.getppid() != parent
-        ):  # Ansible's workers have their own sessions, which a signal to the process group does not reach
+        # Ansible's workers have their own sessions, which a signal to the process group does not reach.
+        if os.getppid() != parent:
             playbooks.end_processes_of_run(Path(os.environ[playbooks.MARK]))
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def playbook_exit_code(status: str, rc: int | None) -> int:
@@ -91,8 +92,7 @@ def ansible_playbook_arguments(spec: dict[str, Any]) -> list[str]:
     words = list(Program.PLAYBOOK.script_command("--exec", spec["playbook"], isolated=True)[1:])
     words += [word for variables in spec["variables"] for word in ("-e", f"@{variables}")]
     words += [word for inventory in spec["inventory"] for word in ("-i", inventory)]
-    words += ["--limit", ",".join(spec["limit"])] if spec["limit"] else []
-    return words + (["--tags", ",".join(spec["tags"])] if spec["tags"] else [])
+    return words + (["--limit", ",".join(spec["limit"])] if spec["limit"] else [])
 
 
 def report_ansible_event(event: dict[str, Any], *, answer: Path) -> bool:

@@ -17,7 +17,7 @@ from kiln.base.serialization import read_json_object
 from kiln.base.system.machine import MachineResources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 
@@ -88,6 +88,13 @@ class PlaybookSite:
 def ssh_config_file(run_folder: Path, worker: str) -> Path:
     """Return the file with the ssh settings for a worker, which the playbook that provisions it writes."""
     return run_folder / "ssh" / f"{worker}.config"
+
+
+def recorded_machine(run_folder: Path, worker: str) -> dict[str, Any]:
+    """Return the id, the addresses and other facts of a worker, which the playbook that provisions it writes."""
+    inventory = read_json_object(run_folder / "inventory" / f"{worker}.json")
+    machine: dict[str, Any] = inventory["kiln_machines"]["hosts"][worker]["kiln_machine"]
+    return machine
 
 
 NOT_ENDED = "the playbook did not end"
@@ -169,9 +176,7 @@ class PlaybookRunner:
     def __init__(self, site: PlaybookSite) -> None:
         self.site = site
         self._slots = threading.Semaphore(playbook_slots_for_memory(MachineResources.of_this_machine().memory))
-        self._running: dict[int, int] = {}
         self._number = itertools.count(1)
-        self._lock = threading.Lock()
         self._stopped = False
 
     def run_playbook(
@@ -179,7 +184,6 @@ class PlaybookRunner:
         name: str,
         *,
         worker: str = "",
-        tags: Sequence[str] = (),
         on_task: Callable[[str], None] = lambda _: None,
         last: bool = False,
         variables: Mapping[str, Any] | None = None,
@@ -192,15 +196,14 @@ class PlaybookRunner:
         """
         from kiln.base import process as base_process
 
-        number = next(self._number)
-        folder = self.site.folder / "runner" / f"{number:04d}-{name.removesuffix('.yml')}-{os.getpid()}"
+        folder = self.site.folder / "runner" / f"{next(self._number):04d}-{name.removesuffix('.yml')}-{os.getpid()}"
         answer = folder.with_suffix(".json")  # not in the folder, which the playbook's own process removes
-        on_hello = (lambda _: None) if last else lambda pid: self._register_process(number, pid)
+        on_hello = (lambda _: None) if last else self._end_if_stopped
         events = PlaybookEvents(on_hello=on_hello, on_task=on_task)
         with self._slots if worker else contextlib.nullcontext():
             if self._stopped and not last:
                 return PlaybookResult(ok=False, reasons={"": "the run is being stopped"})
-            spec = self._write_playbook_spec(folder, name, worker, tags, variables or {}, answer)
+            spec = self._write_playbook_spec(folder, name, worker, variables or {}, answer)
             program = base_process.Program.PLAYBOOK
             try:
                 process = base_process.run(
@@ -213,8 +216,6 @@ class PlaybookRunner:
                 )
                 data = read_json_object(answer) if answer.exists() else None
             finally:
-                with self._lock:
-                    self._running.pop(number, None)
                 files.remove(folder)
                 files.remove(answer)
         ok = process.ok and events.succeeded
@@ -227,21 +228,16 @@ class PlaybookRunner:
 
     def stop_all_playbooks(self) -> None:
         """End all playbooks that run, with their child processes."""
-        with self._lock:
-            self._stopped = True
-            for pid in self._running.values():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGTERM)
+        self._stopped = True
         end_processes_of_run(self.site.folder)
 
-    def _register_process(self, number: int, pid: int) -> None:
-        with self._lock:
-            self._running[number] = pid
-            if self._stopped:
-                os.kill(pid, signal.SIGTERM)
+    def _end_if_stopped(self, pid: int) -> None:
+        """End a playbook's process that was being started when all were stopped."""
+        if self._stopped:
+            os.kill(pid, signal.SIGTERM)
 
     def _write_playbook_spec(
-        self, folder: Path, name: str, worker: str, tags: Sequence[str], variables: Mapping[str, Any], answer: Path
+        self, folder: Path, name: str, worker: str, variables: Mapping[str, Any], answer: Path
     ) -> Path:
         """Write the process's instructions, which hold no secret, and return their path."""
         folder.mkdir(parents=True, mode=0o700)
@@ -251,7 +247,6 @@ class PlaybookRunner:
             "playbook": str(self.site.playbooks / name),
             "inventory": [str(inventory)] if worker else [],
             "limit": [worker] if worker else [],
-            "tags": list(tags),
             "variables": [str(folder / "variables.json"), *map(str, self.site.variable_files)],
             "folder": str(folder),
             "answer": str(answer),

@@ -113,6 +113,7 @@ def failure_events(command: Command, error: Exception) -> tuple[Event, ...]:
 LOGGER = logging.getLogger(__name__)
 
 REMOVALS = 8  # playbooks at a time that remove workers, of about 100 MB each
+GENERATED = "Validating arguments against arg spec"  # in the names of tasks that Ansible adds to roles
 SSH_SECONDS = 60.0  # for one command on a worker
 NO_CONNECTION = frozenset({255, process.TIMED_OUT})  # exit codes of ssh itself, not of the command on the worker
 
@@ -131,7 +132,7 @@ class EventSession:
     seen. ``keep`` moves the collected packages of a config to the folder of finished packages.
     """
 
-    events: queue.Queue[Event] = field(default_factory=queue.Queue)
+    events: queue.SimpleQueue[Event] = field(default_factory=queue.SimpleQueue)  # which a Ctrl-C leaves unlocked
     abandoned: set[str] = field(default_factory=set)
     configs: dict[str, str] = field(default_factory=dict)
     reclaimed: set[str] = field(default_factory=set)
@@ -160,11 +161,14 @@ class EventSession:
             self.events.put(ReclaimNotice(worker=worker, at=at))
 
     def task_reporter(self, what: str, *workers: str) -> Callable[[str], None]:
-        """Return a function that reports a playbook's task as a step of their configs, ``prepare r1-2: TASK``."""
+        """Return a function that reports a playbook's task as a step of their configs, ``prepare r1-2: TASK``.
+
+        A task that Ansible has added itself is none: the one before stays shown.
+        """
 
         def report_task(task: str) -> None:
             for worker in workers:
-                if worker in self.configs:
+                if worker in self.configs and GENERATED not in task:
                     self.report_step(self.configs[worker], f"{what} {worker}: {task}")
 
         return report_task

@@ -22,6 +22,8 @@ from kiln.base.errors import (
     UsageError,
 )
 from kiln.base.serialization import from_json_values, read_json_object, to_json
+from kiln.fleet.ansible import ssh
+from kiln.fleet.ansible.fetch import size_limited_command
 from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite, ssh_config_file
 from kiln.fleet.ansible.sessions import NO_CONNECTION
 from kiln.fleet.answers import AnswerKind, classify, credentials_error
@@ -166,9 +168,7 @@ class RunKey:
     def write_key_file(self, path: Path) -> None:
         """Write the file, which its owner alone can read."""
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.unlink(missing_ok=True)
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(to_json(self), indent=1) + "\n", encoding="utf-8")
+        base_files.write_text(path, json.dumps(to_json(self), indent=1) + "\n", mode=0o600)
 
 
 def read_run_key(path: Path) -> RunKey:
@@ -254,21 +254,12 @@ def controller_machine_name(run: str) -> str:
     return f"kiln-{run}-controller"
 
 
-def create_ssh_key_pair(folder: Path, run: str, environment: Mapping[str, str]) -> tuple[str, str]:
+def create_ssh_key_pair(run: str, environment: Mapping[str, str]) -> tuple[str, str]:
     """Return a new pair of keys for a run, the private one first; no file of it remains."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / "new-key"
-    public = path.with_name("new-key.pub")
-    try:
-        path.unlink(missing_ok=True)
-        argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"kiln-{run}", "-f", path)
-        result = process.capture(argv, env=environment)
-        if not result.ok:
-            raise SystemFault("ssh-keygen has made no key", why=result.tail)
-        return path.read_text(encoding="utf-8"), public.read_text(encoding="utf-8").strip()
-    finally:
-        path.unlink(missing_ok=True)
-        public.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kiln-key-") as folder:
+        path = Path(folder) / "key"
+        ssh.create_key_pair(path, f"kiln-{run}", environment)
+        return path.read_text(encoding="utf-8"), path.with_name("key.pub").read_text(encoding="utf-8").strip()
 
 
 def provision_controller(site: PlaybookSite, run: str, *, kind: str, say: Callable[[str], None]) -> None:
@@ -411,8 +402,7 @@ class ControllerClient:
         shell, host = shlex.join(self.words[:-1]), self.words[-1]
         options = ("--times", "--partial", "--timeout=120", f"--max-size={limit}", f"--rsh={shell}")
         listed = ("--files-from=-", "--ignore-missing-args")
-        limited = ("sh", "-c", 'ulimit -f "$0" && exec "$@"', str(-(-limit // 512)))  # in blocks, as POSIX has it
-        argv = (*limited, "rsync", *options, *listed, f"{host}:export/", f"{folder}/")
+        argv = size_limited_command(("rsync", *options, *listed, f"{host}:export/", f"{folder}/"), limit)
         self._require_success(process.capture(argv, env=self.environment, stdin="".join(f"{name}\n" for name in files)))
 
     def _request_json(self, request: str) -> dict[str, Any]:
@@ -442,30 +432,14 @@ def controller_connection(key: RunKey, environment: Mapping[str, str]) -> Iterat
     with tempfile.TemporaryDirectory(prefix="kiln-key-") as name:
         folder = Path(name)
         private, hosts = folder / "key", folder / "known_hosts"
-        private.touch(mode=0o600)
-        private.write_text(key.private_key, encoding="utf-8")
+        base_files.write_text(private, key.private_key, mode=0o600)
         hosts.write_text(f"{key.machine} {key.host_key.strip()}\n", encoding="utf-8")
         yield ControllerClient(key, ssh_command_line(key, private=private, hosts=hosts), environment)
 
 
 def ssh_command_line(key: RunKey, *, private: Path, hosts: Path) -> tuple[str, ...]:
     """Return the command line of ssh: one key, one host key, nothing from the user's own files."""
-    options = {
-        "Port": str(key.port),
-        **key.options,
-        "IdentityFile": f'"{private}"',
-        "IdentitiesOnly": "yes",
-        "IdentityAgent": "none",
-        "HostKeyAlias": key.machine,
-        "UserKnownHostsFile": f'"{hosts}"',
-        "GlobalKnownHostsFile": "/dev/null",
-        "StrictHostKeyChecking": "yes",
-        "UpdateHostKeys": "no",
-        "BatchMode": "yes",
-        "ConnectTimeout": "15",
-        "ServerAliveInterval": "15",
-        "ServerAliveCountMax": "4",
-        "ControlPath": "none",
-    }
+    settings = ssh.settings(user=USER, port=key.port, key=private, known_hosts=hosts, alias=key.machine)
+    options = {**settings, **key.options, "UpdateHostKeys": "no", "ControlPath": "none"}
     words = ("ssh", "-F", "/dev/null", "-T", "-x", "-a", *(f"-o{name}={text}" for name, text in options.items()))
-    return (*words, "-l", USER, key.address)
+    return (*words, key.address)

@@ -149,7 +149,7 @@ def copy_results_into_folder(report: MatrixReport, folder: Path, target: Path) -
 PAUSE = 5.0  # seconds before another attempt to connect
 # Connections that fail in a row: the address or the key is wrong, or the controller is gone.
 REFUSED = 10
-NEVER = (None, None)  # the expected times of a config that is finished, or of a controller of an older kiln
+NEVER = (None, None)  # the expected times of a config that is finished
 LONGEST = LEASE  # seconds without an answer: a controller that cannot renew its own lease ends in that time
 
 

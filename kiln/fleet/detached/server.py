@@ -6,6 +6,7 @@ run's key: ``state``, ``follow``, ``log CONFIG`` or ``export``.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -180,23 +181,16 @@ class RunReporter:
 
 def last_lines_of_file(path: Path, lines: int = 20) -> list[str]:
     """Return the last lines of a file."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - 16384))
-            return file.read().decode("utf-8", "replace").splitlines()[-lines:]
-    except OSError:
-        return []
+    with contextlib.suppress(OSError):
+        return files.end_of_file(path, 16384).decode("utf-8", "replace").splitlines()[-lines:]
+    return []
 
 
 def link_result_file(path: Path, target: Path) -> None:
     """Link a file into the folder of results, if it exists; several configs may have made the same package."""
     if path.is_file() and not path.is_symlink() and not (target.exists() and target.samefile(path)):
         target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(f".{target.name}.new")
-        part.unlink(missing_ok=True)
-        os.link(path, part)
-        part.replace(target)
+        files.link_or_copy(path, target)
 
 
 def state_messages(state: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

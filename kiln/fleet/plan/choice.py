@@ -36,27 +36,26 @@ def read_machine_types(path: Path) -> tuple[MachineType, ...]:
 def machine_types_from_rows(rows: Any, source: str) -> tuple[MachineType, ...]:
     """Return the machine types of a table's rows; ``source`` is where they are written."""
     try:
-        return tuple(_machine_type_from_row(row) for row in rows)
+        return tuple(
+            MachineType(
+                provider=str(row["provider"]),
+                type=str(row["type"]),
+                name=str(row["flavor"]),
+                cores=int(row["cores"]),
+                memory=float(row["memory"]),
+                disk=float(row["disk"]),
+                gpus=int(row.get("gpus", 0)),
+                gpu=str(row.get("gpu", "")),
+                billed=float(row.get("billed", 1)),
+            )
+            for row in rows
+        )
     except (KeyError, TypeError, ValueError) as error:
         raise _invalid_table_error(source, error) from error
 
 
 def _invalid_table_error(source: str, error: Exception) -> MalformedYaml:
     return MalformedYaml(f"{source} is not a table of machine types", why=f"{type(error).__name__}: {error}")
-
-
-def _machine_type_from_row(row: Mapping[str, Any]) -> MachineType:
-    return MachineType(
-        provider=str(row["provider"]),
-        type=str(row["type"]),
-        name=str(row["flavor"]),
-        cores=int(row["cores"]),
-        memory=float(row["memory"]),
-        disk=float(row["disk"]),
-        gpus=int(row.get("gpus", 0)),
-        gpu=str(row.get("gpu", "")),
-        billed=float(row.get("billed", 1)),
-    )
 
 
 def select_types_by_name(
@@ -128,18 +127,6 @@ class MachineTypesOfConfigs:
     estimates: tuple[JobEstimate, ...]
     types: tuple[MachineType, ...]
 
-    @classmethod
-    def from_estimates(cls, estimates: Iterable[JobEstimate], kinds: Iterable[MachineType]) -> MachineTypesOfConfigs:
-        """Return the assignment that estimates with types make."""
-        estimates, by_type = tuple(estimates), {kind.type: kind for kind in kinds}
-        used = dict.fromkeys(estimate.type for estimate in estimates)
-        return cls(
-            estimates=estimates,
-            types=tuple(
-                by_type[name] for name in sorted(used, key=lambda name: -_build_seconds_on_type(estimates, name))
-            ),
-        )
-
     def worker_types(self, workers: int) -> tuple[MachineType, ...]:
         """Return the types of so many workers: each has one at least, and those with more work have more.
 
@@ -171,7 +158,7 @@ def candidate_assignments(
     estimates: Mapping[MachineType, Sequence[JobEstimate]], *, spot: bool = False
 ) -> tuple[MachineTypesOfConfigs, ...]:
     """Return the assignments to compare: one type for all, where it holds all; each group's cheapest, and fastest."""
-    _require_fitting_type_for_each(estimates)
+    require_large_enough_type(list(estimates), {job.config: job.size for job in next(iter(estimates.values()))})
     tables = {kind: {job.config: job for job in jobs} for kind, jobs in estimates.items()}
     names = _config_names(tables)
     choices = [dict.fromkeys(names, kind) for kind in _types_that_fit_all(tables, names)]
@@ -185,7 +172,8 @@ def candidate_assignments(
     result: dict[tuple[str, ...], MachineTypesOfConfigs] = {}
     for choice in choices:
         jobs = [dataclasses.replace(tables[kind][name], type=kind.type) for name, kind in choice.items()]
-        assignment = MachineTypesOfConfigs.from_estimates(jobs, estimates)
+        used = sorted(dict.fromkeys(choice.values()), key=lambda kind: -_build_seconds_on_type(jobs, kind.type))
+        assignment = MachineTypesOfConfigs(estimates=tuple(jobs), types=tuple(used))
         result.setdefault(tuple(job.type for job in jobs), assignment)
     return tuple(result.values())
 
@@ -249,19 +237,8 @@ def _load_balanced_types(tables: Tables, parts: Sequence[Sequence[str]]) -> dict
     return {name: choice[name] for name in _config_names(tables)}
 
 
-def _require_fitting_type_for_each(estimates: Mapping[MachineType, Sequence[JobEstimate]]) -> None:
-    for job in next(iter(estimates.values())):
-        if not any(job.size.fits(kind) for kind in estimates):
-            offers = "; ".join(f"{kind.type} has {machine_size_text(kind)}" for kind in estimates)
-            raise UsageError(
-                f"no machine type is large enough for {job.config}",
-                why=f"it needs {job.size}, and {offers}",
-                hint="choose a larger --type, or change its size in fleet-sizes.yml or the recipe (extra: worker:)",
-            )
-
-
 def require_large_enough_type(offers: Sequence[MachineType], sizes: Mapping[str, JobSize]) -> None:
-    """Refuse sizes that no machine type of a provider holds: `default_machine_types` would take a smaller one."""
+    """Refuse sizes that no machine type holds: `default_machine_types` would take a smaller one."""
     for config, size in sizes.items():
         if any(size.fits(kind) for kind in offers):
             continue
@@ -272,12 +249,11 @@ def require_large_enough_type(offers: Sequence[MachineType], sizes: Mapping[str,
             return (lacking, *(-min(offer, need) for offer, need in pairs), kind.cores)
 
         nearest = sorted(offers, key=distance_to_size)[:NEAREST]
-        next_types = "; ".join(f"{kind.type} with {machine_size_text(kind)}" for kind in nearest)
         raise UsageError(
-            f"no machine type of {offers[0].provider} is large enough for {config}",
-            why=f"it needs {size}; the next are {next_types}",
-            hint="change its size in fleet-sizes.yml or the recipe (extra: worker:), or add types: kiln_machine_types"
-            " in a file for --vars",
+            f"no machine type is large enough for {config}",
+            why=f"it needs {size}, and " + "; ".join(f"{kind.type} has {machine_size_text(kind)}" for kind in nearest),
+            hint="choose a larger --type, change its size in fleet-sizes.yml or the recipe (extra: worker:), or add"
+            " types: kiln_machine_types in a file for --vars",
         )
 
 

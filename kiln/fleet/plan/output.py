@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.model import Offer
-    from kiln.fleet.plan.plan import FleetPlan, WorkerArrangement, WorkerTestPlan
+    from kiln.fleet.plan.plan import FleetPlan, WorkerArrangement
     from kiln.run.simulation import Placement
     from kiln.state.results import RunCost
 
@@ -82,21 +82,16 @@ def run_terms_lines(terms: RunTerms, way: WorkerArrangement) -> Iterator[str]:
             f"losses  a lost worker is replaced, {most} times at most; were all lost at the end of their builds, that"
             f" would cost {terms.losses:.2f} {currency} more: --cost-limit sets the most that the run may cost"
         )
-    if terms.controller is not None:
-        yield f"control {_controller_cost_text(terms.controller, way.seconds, terms.keep)}"
+    if (kind := terms.controller) is not None and kind.is_priced:
+        hourly, currency = kind.hourly_price(spot=False), kind.currency
+        yield (
+            f"control 1 {kind.name}, {hourly:.3f} {currency} an hour: {hourly * way.seconds / 3600:.2f} {currency} more"
+            f" for the run, and {hourly * terms.keep / 3600:.2f} {currency} at most while its packages wait (--keep)"
+        )
+    elif kind is not None:
+        yield f"control 1 {kind.name}, price unknown: it is not counted"
     what = "machines stop building" if way.machine_type.provider == EXISTING_HOSTS else "workers end themselves"
     yield f"life    {what} after {terms.lifetime / 3600:.0f} h, even in the middle of a build"
-
-
-def _controller_cost_text(kind: MachineType, seconds: float, keep: float) -> str:
-    """Return what the controller of a detached run costs, besides the workers."""
-    hourly, currency = kind.hourly_price(spot=False), kind.currency
-    if not kind.is_priced:
-        return f"1 {kind.name}, price unknown: it is not counted"
-    return (
-        f"1 {kind.name}, {hourly:.3f} {currency} an hour: {hourly * seconds / 3600:.2f} {currency} more for the run,"
-        f" and {hourly * keep / 3600:.2f} {currency} at most while its packages wait (--keep)"
-    )
 
 
 def _offer_price_text(offer: Offer) -> str:
@@ -105,6 +100,7 @@ def _offer_price_text(offer: Offer) -> str:
 
 
 WIDTH = 32  # characters of the bars of the schedule
+MOST_SHOWN = 9  # arrangements in the table
 ON_WORKER = frozenset({JobState.REQUESTED, JobState.RUNNING})
 
 
@@ -117,7 +113,13 @@ def plan_as_text(
         *(() if terms is None else run_terms_lines(terms, plan.selection)),
         *_quota_warnings(plan, terms),
     ]
-    ways = [(_choice_name(way, plan), way) for way in _shown_front(plan)]
+    named = {"selected": plan.selection, "fastest": plan.fastest, "cheapest": plan.cheapest}
+    step = max(1, -(-len(plan.front) // MOST_SHOWN))  # the front is thinned out, but for its ends and the selection
+    ways = [
+        (", ".join(name for name, other in named.items() if other is way), way)
+        for number, way in enumerate(plan.front)
+        if not number % step or way in {plan.selection, plan.cheapest}
+    ]
     ways += [] if plan.without_cache is None else [("no cache", plan.without_cache)]
     header = ("", "workers", "type", "cache", "time", "worker time", "cost")
     arrangements = table(header, [_arrangement_row(name, way) for name, way in ways], right=(1, 4, 5, 6))
@@ -157,20 +159,6 @@ def plan_as_json(plan: FleetPlan, terms: RunTerms | None = None) -> dict[str, An
         "bound": greatest_cost_text(plan.selection),
         "terms": to_json(terms),
     }
-
-
-MOST_SHOWN = 9  # arrangements in the table
-
-
-def _shown_front(plan: FleetPlan) -> list[WorkerArrangement]:
-    """Return the arrangements to show: the front, thinned out, with its ends and the selection."""
-    front, step = plan.front, max(1, -(-len(plan.front) // MOST_SHOWN))
-    return [way for number, way in enumerate(front) if not number % step or way in {plan.selection, front[-1]}]
-
-
-def _choice_name(way: WorkerArrangement, plan: FleetPlan) -> str:
-    names = {"selected": plan.selection, "fastest": plan.fastest, "cheapest": plan.cheapest}
-    return ", ".join(name for name, other in names.items() if other is way)
 
 
 def choice_reason(plan: FleetPlan) -> str:
@@ -218,16 +206,6 @@ def _job_needs_text(size: JobSize) -> str:
     """Return what a config needs of its worker, and its time limit; empty for neither."""
     limit = [] if size.time_limit is None else [f"at most {duration(size.time_limit)}"]
     return ", ".join([*([] if str(size) == str(JobSize()) else [str(size)]), *limit])
-
-
-def _exceeded_time_limits(plan: FleetPlan) -> Iterator[str]:
-    """Yield the configs that are expected to take longer than they may."""
-    limits = {estimate.config: estimate.size.time_limit for estimate in plan.estimates}
-    for placement in plan.selection.placements:
-        limit = limits[placement.config]
-        if limit is not None and placement.seconds > limit:
-            text = f"{duration(placement.seconds)} are expected, and it is ended after {duration(limit)}"
-            yield f"limit   {placement.config}: {text}"
 
 
 def _hours_text(seconds: float) -> str:
@@ -287,27 +265,30 @@ def _plan_notes(plan: FleetPlan) -> Iterator[str]:
         )
         if not plan_plan.is_within_limits(way, plan.bounds):
             yield "limit   if they are true, the run will be stopped at its limit of time or cost"
-    if tests is not None:
-        yield from _test_notes(tests, way)
-    yield from _exceeded_time_limits(plan)
-    yield from plan_plan.quota_use_lines(plan.bounds.quotas, way)
+    if tests is not None:  # that follow the run
+        kind, priced = tests.machine_type, tests.machine_type.is_priced
+        cost = f"{tests.cost:.2f} {kind.currency}" if priced else "price unknown"
+        both = f", {tests.cost + way.cost:.2f} {kind.currency} with the builds" if priced and way.is_priced else ""
+        worker = _machine_type_text(kind, 0, spot=tests.spot)
+        text = f"{len(tests.configs)} configs on 1 {worker}, {duration(tests.seconds)}?, {cost}"
+        yield f"gpu     {text}{both}, after the builds"
+        yield f"price   {_price_text(kind, spot=tests.spot)}"
+    limits = {estimate.config: estimate.size.time_limit for estimate in plan.estimates}
+    for placement in way.placements:
+        limit = limits[placement.config]
+        if limit is not None and placement.seconds > limit:
+            text = f"{duration(placement.seconds)} are expected, and it is ended after {duration(limit)}"
+            yield f"limit   {placement.config}: {text}"
+    for quota in plan.bounds.quotas:
+        if need := quota.units_needed_by(way.machines):
+            controller = f", {quota.reserved:g} for the controller" if quota.reserved else ""
+            use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use{controller}"
+            yield f"quota   {need:g} of {quota.free_units:g} free {plan_plan.UNITS[quota.measure]}: {use}"
     yield f"bound   {greatest_cost_text(way)}"
 
 
 def _quota_warnings(plan: FleetPlan, terms: RunTerms | None) -> Iterator[str]:
     return plan_plan.quota_warnings(plan, () if terms is None else (terms.offers, *terms.other_offers))
-
-
-def _test_notes(tests: WorkerTestPlan, way: WorkerArrangement) -> Iterator[str]:
-    """Yield the tests that follow the run, with the cost and the time of both."""
-    kind = tests.machine_type
-    priced, total = kind.is_priced and way.is_priced, tests.cost + way.cost
-    cost = f"{tests.cost:.2f} {kind.currency}" if kind.is_priced else "price unknown"
-    sum_text = f", {total:.2f} {kind.currency} with the builds" if priced else ""
-    worker = _machine_type_text(kind, 0, spot=tests.spot)
-    text = f"{len(tests.configs)} configs on 1 {worker}, {duration(tests.seconds)}?, {cost}"
-    yield f"gpu     {text}{sum_text}, after the builds"
-    yield f"price   {_price_text(kind, spot=tests.spot)}"
 
 
 def _price_text(kind: MachineType, *, spot: bool) -> str:

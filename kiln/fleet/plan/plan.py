@@ -6,18 +6,20 @@ import dataclasses
 import functools
 import math
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import FleetLimit, UsageError
+from kiln.base.text import duration
 from kiln.fleet.model import MachineType, Offer
 from kiln.fleet.plan import choice
-from kiln.fleet.plan.prices import price_row_hint
+from kiln.fleet.plan.prices import require_price
 from kiln.run.queue import BuildQueue
 from kiln.run.simulation import DEFAULT, CompileAssumptions, Placement, simulate_queue
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.fleet.plan.choice import MachineTypesOfConfigs
     from kiln.state.results import JobEstimate
@@ -88,39 +90,6 @@ def fits_quotas(quotas: Iterable[Quota], way: WorkerArrangement) -> bool:
     """Return whether an arrangement stays within quotas."""
     machines = way.machines
     return all(quota.units_needed_by(machines) <= quota.free_units for quota in quotas)
-
-
-def plan_within_quotas(
-    quotas: tuple[Quota, ...], planned: Callable[[FleetLimits], FleetPlan], bounds: FleetLimits
-) -> FleetPlan:
-    """Return the plan within quotas, with the selection that they have kept from it."""
-    plan = dataclasses.replace(whole := planned(bounds), bounds=dataclasses.replace(bounds, quotas=quotas))
-    ways = (whole.selection, whole.cheapest, whole.fastest)
-    if all(fits_quotas(quotas, way) for way in ways):
-        return plan
-    try:
-        return dataclasses.replace(
-            planned(plan.bounds), without_quotas=None if fits_quotas(quotas, whole.selection) else whole.selection
-        )
-    except FleetLimit as error:
-        needed = whole.cheapest.machines
-        requests = [text for quota in quotas if (text := quota_request_text(quota, needed))]
-        raise FleetLimit(
-            "no arrangement builds these configs within the quotas of the account",
-            why="; ".join(f"{quota.free_units:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in quotas),
-            hint="; ".join(requests) or error.hint,
-        ) from error
-
-
-def quota_use_lines(quotas: Iterable[Quota], way: WorkerArrangement) -> Iterator[str]:
-    """Yield what an arrangement needs of the quotas."""
-    machines = way.machines
-    for quota in quotas:
-        need, unit = quota.units_needed_by(machines), UNITS[quota.measure]
-        if need:
-            controller = f", {quota.reserved:g} for the controller" if quota.reserved else ""
-            use = f"{quota.name}, {quota.used:g} of {quota.limit:g} in use{controller}"
-            yield f"quota   {need:g} of {quota.free_units:g} free {unit}: {use}"
 
 
 def quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]] = ()) -> Iterator[str]:
@@ -219,13 +188,11 @@ class WorkerTestPlan:
     cost: float
 
     @classmethod
-    def plan_for_configs(
-        cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool, assumptions: Assumptions
-    ) -> WorkerTestPlan:
+    def plan_for_configs(cls, configs: Sequence[str], machine_type: MachineType, *, spot: bool) -> WorkerTestPlan:
         """Return the plan, if the tests of each config take the assumed time."""
+        assumptions = Assumptions.read()
         seconds = assumptions.startup + len(configs) * assumptions.gpu_test + assumptions.teardown
-        hourly = machine_type.hourly_price(spot=spot)
-        cost = worker_cost(hourly, seconds, billed=machine_type.billed)
+        cost = worker_cost(machine_type.hourly_price(spot=spot), seconds, billed=machine_type.billed)
         return cls(configs=tuple(configs), machine_type=machine_type, spot=spot, seconds=seconds, cost=cost)
 
 
@@ -341,14 +308,15 @@ def plan_fleet(
     ``estimates`` are those of the same configs on each machine type; a run uses one type for all, or one for each
     group of configs that share a compile. ``cache`` is the type of a worker that holds a shared cache, used wherever
     more than one worker builds. With ``dependent`` a scheduler has warm builds wait for the cold one. No limit of time
-    or cost refuses a plan whose times are assumed.
+    or cost refuses a plan whose times are assumed. What quotas have kept from the plan is its ``without_quotas``.
     """
     if not all(estimates.values()) or not estimates or bounds.workers < 1:
         raise UsageError("a fleet needs at least one config and one worker")
-    kinds = [*estimates, *((bounds.tests.machine_type,) if bounds.tests else ())]
-    _require_prices(kinds, bounds, spot=spot, optimize=optimize)
+    option = "--cost-limit" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
+    for kind in (*estimates, *([bounds.tests.machine_type] if bounds.tests else [])):
+        require_price(kind, option, spot=spot)
     if cache is not None:  # which is on demand
-        _require_prices([cache], bounds, spot=False, optimize=optimize)
+        require_price(cache, option)
     assignments = choice.candidate_assignments(estimates, spot=spot)
     caches = [(None, True), *([(cache, True), (cache, False)] if cache else [])]
     arrange = functools.partial(schedule_builds, assumptions=assumptions, spot=spot, dependent=dependent)
@@ -361,32 +329,48 @@ def plan_fleet(
     ]
     if not arrangements:
         raise choice.too_few_workers_error(assignments[0], bounds.workers)
-    within = [arrangement for arrangement in arrangements if is_within_limits(arrangement, bounds)]
-    if not within and any(job.source == DEFAULT for jobs in estimates.values() for job in jobs):
-        # Nobody knows these times: the run itself stops at its limits.
-        within = [arrangement for arrangement in arrangements if fits_quotas(bounds.quotas, arrangement)]
-        optimize = optimize if bounds.cost is None else "cost"
-    if not within:
-        cheapest, fastest = min(arrangements, key=_cost_sort_key), min(arrangements, key=_time_sort_key)
+    is_assumed = any(job.source == DEFAULT for jobs in estimates.values() for job in jobs)
+
+    def plan_of(ways: Sequence[WorkerArrangement]) -> FleetPlan | None:
+        within, order = [way for way in ways if is_within_limits(way, bounds)], optimize
+        if not within and is_assumed:  # nobody knows these times: the run itself stops at its limits
+            within, order = list(ways), optimize if bounds.cost is None else "cost"
+        if not within:
+            return None
+        choose = {"time": itemgetter(0), "cost": itemgetter(-1)}.get(order, knee)
+        front = pareto_front([way for way in within if way.cache is not None] or within)
+        selection, uncached = choose(front), [way for way in within if way.cache is None]
+        return FleetPlan(
+            estimates=_estimates_in_arrangement(selection, assignments),
+            front=front,
+            selection=selection,
+            bounds=bounds,
+            without_cache=choose(pareto_front(uncached)) if cache and uncached else None,
+        )
+
+    whole = plan_of(arrangements)
+    if whole is None:
+        cheapest = min(arrangements, key=lambda way: (not way.is_priced, round(way.cost, 6), *_time_sort_key(way)))
+        fastest = min(arrangements, key=_time_sort_key)
         limits = [f"{bounds.cost:.2f} {cheapest.machine_type.currency}"] if bounds.cost is not None else []
-        limits += [f"{bounds.seconds / 3600:.1f} h"] if bounds.seconds is not None else []
+        limits += [duration(bounds.seconds)] if bounds.seconds is not None else []
         raise FleetLimit(
             f"no arrangement builds these configs within {' and '.join(limits)}",
-            why=f"the cheapest costs {cheapest.cost_text} and takes {cheapest.seconds / 3600:.1f} h,"
-            f" the fastest {fastest.cost_text} and {fastest.seconds / 3600:.1f} h",
+            why=f"the cheapest costs {cheapest.cost_text} and takes {duration(cheapest.seconds)}, the fastest"
+            f" {fastest.cost_text} and {duration(fastest.seconds)}",
             hint="raise --cost-limit or --time-limit, or build fewer configs",
         )
-    choose = {"time": _fastest, "cost": _cheapest}.get(optimize, knee)
-    front = pareto_front([arrangement for arrangement in within if arrangement.cache is not None] or within)
-    selection = choose(front)
-    uncached = [arrangement for arrangement in within if arrangement.cache is None]
-    return FleetPlan(
-        estimates=_estimates_in_arrangement(selection, assignments),
-        front=front,
-        selection=selection,
-        bounds=bounds,
-        without_cache=choose(pareto_front(uncached)) if cache and uncached else None,
-    )
+    plan = plan_of([way for way in arrangements if fits_quotas(bounds.quotas, way)])
+    if plan is None:
+        requests = (quota_request_text(quota, whole.cheapest.machines) for quota in bounds.quotas)
+        free = (f"{quota.free_units:g} {UNITS[quota.measure]} are free: {quota.name}" for quota in bounds.quotas)
+        raise FleetLimit(
+            "no arrangement builds these configs within the quotas of the account",
+            why="; ".join(free),
+            hint="; ".join(filter(None, requests)) or "raise --cost-limit or --time-limit, or build fewer configs",
+        )
+    is_kept = not fits_quotas(bounds.quotas, whole.selection)
+    return dataclasses.replace(plan, without_quotas=whole.selection if is_kept else None)
 
 
 def pareto_front(arrangements: Iterable[WorkerArrangement]) -> tuple[WorkerArrangement, ...]:
@@ -396,14 +380,6 @@ def pareto_front(arrangements: Iterable[WorkerArrangement]) -> tuple[WorkerArran
         if not front or (way.is_priced and round(way.cost, 2) < round(front[-1].cost, 2)):
             front.append(way)
     return tuple(front)
-
-
-def _fastest(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
-    return front[0]
-
-
-def _cheapest(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
-    return front[-1]
 
 
 def knee(front: Sequence[WorkerArrangement]) -> WorkerArrangement:
@@ -435,31 +411,6 @@ def _estimates_in_arrangement(
     )
 
 
-def _require_prices(kinds: Iterable[MachineType], bounds: FleetLimits, *, spot: bool, optimize: str) -> None:
-    """Refuse what cannot be planned without prices that are unknown."""
-    for kind in kinds:
-        if spot and kind.spot_hourly is None:
-            where = kind.region or kind.provider
-            raise UsageError(
-                f"no spot price of {kind.name} in {where} is known, so --spot cannot be planned",
-                why="spot prices change by the hour, so kiln has none of its own",
-                hint=f"{price_row_hint(kind, 'spot')} (aws ec2 describe-spot-price-history says it)"
-                if kind.provider == "aws"
-                else "leave out --spot: this provider has no spot workers",
-            )
-        option = "--cost-limit" if bounds.cost is not None else "--optimize cost" if optimize == "cost" else ""
-        if option and not kind.is_priced:
-            raise UsageError(
-                f"the price of {kind.name} is unknown, so {option} cannot be planned",
-                why=f"the tables have no price of {kind.provider} in {kind.region or 'this region'}",
-                hint="write a table of prices for --prices, or leave the option out",
-            )
-
-
-def _cost_sort_key(way: WorkerArrangement) -> tuple[bool, float, float, int]:
-    return (not way.is_priced, round(way.cost, 6), way.seconds, way.worker_count)
-
-
 def _time_sort_key(way: WorkerArrangement) -> tuple[float, float, int]:
     return (round(way.seconds, 3), round(way.cost, 6), way.worker_count)
 
@@ -476,12 +427,8 @@ def worker_counts_to_compare(configs: int, max_workers: int) -> tuple[int, ...]:
 
 
 def is_within_limits(arrangement: WorkerArrangement, bounds: FleetLimits) -> bool:
-    """Return whether an arrangement, with the tests and the controller, stays within the limits of a run."""
+    """Return whether an arrangement, with the tests and the controller, stays within the time and the cost of a run."""
     seconds, cost = (0.0, 0.0) if bounds.tests is None else (bounds.tests.seconds, bounds.tests.cost)
     cost += bounds.controller * arrangement.seconds / 3600
     in_time = bounds.seconds is None or arrangement.seconds + seconds <= bounds.seconds
-    return (
-        fits_quotas(bounds.quotas, arrangement)
-        and in_time
-        and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)
-    )
+    return in_time and (bounds.cost is None or arrangement.cost + cost <= bounds.cost)

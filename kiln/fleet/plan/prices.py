@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from kiln.base.errors import MalformedYaml
+from kiln.base.errors import MalformedYaml, UsageError
 from kiln.base.position import Place
 from kiln.fleet.options import AWS_REGION
 
@@ -66,17 +66,13 @@ def read_price_table(path: Path) -> tuple[Price, ...]:
         size = path.stat().st_size
         if size > LARGEST_TABLE:
             raise MalformedYaml(f"{path} has {size:,} bytes", why=f"a table of prices has {LARGEST_TABLE:,} at most")
-        return _parse_price_table(path.read_text(encoding="utf-8"), path)
+        reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")), strict=True)
+        if tuple(reader.fieldnames or ()) != COLUMNS:
+            hint = f"its first line is {','.join(COLUMNS)}"
+            raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
+        return tuple(_parse_price_row(row, Place(file=str(path), line=reader.line_num)) for row in reader)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise MalformedYaml(f"{path} is not a table of prices", why=str(error)) from error
-
-
-def _parse_price_table(text: str, path: Path) -> tuple[Price, ...]:
-    reader = csv.DictReader(io.StringIO(text), strict=True)
-    if tuple(reader.fieldnames or ()) != COLUMNS:
-        hint = f"its first line is {','.join(COLUMNS)}"
-        raise MalformedYaml("invalid columns of a table of prices", at=Place(file=str(path), line=1), hint=hint)
-    return tuple(_parse_price_row(row, Place(file=str(path), line=reader.line_num)) for row in reader)
 
 
 def _parse_price_row(row: Mapping[str, str], at: Place) -> Price:
@@ -134,6 +130,29 @@ def price_row_hint(machine_type: MachineType, kind: str) -> str:
     """Return how to make a price known that the tables lack."""
     row = f"{machine_type.provider},{machine_type.region},{kind},{machine_type.name},PRICE,hour,CURRENCY,DATE,SOURCE"
     return f"add this line to ~/.config/kiln/prices.csv, or to a file for --prices: {row}"
+
+
+def require_price(
+    kind: MachineType, option: str, *, spot: bool = False, what: str = "", otherwise: str = "leave the option out"
+) -> None:
+    """Refuse a machine type whose price an option needs, if one is named, or whose spot price is, and is unknown.
+
+    ``what`` is its name in the message, ``otherwise`` what else to do than to say the price.
+    """
+    name, where = what or kind.name, kind.region or kind.provider
+    if spot and kind.spot_hourly is None:
+        row = f"{price_row_hint(kind, 'spot')} (aws ec2 describe-spot-price-history says it); or {otherwise}"
+        raise UsageError(
+            f"no spot price of {name} in {where} is known, so --spot cannot be planned",
+            why="spot prices change by the hour, so kiln has none of its own",
+            hint=row if kind.provider == "aws" else "leave out --spot: this provider has no spot workers",
+        )
+    if option and not kind.is_priced:
+        raise UsageError(
+            f"the price of {name} is unknown, so {option} cannot be kept",
+            why=f"the tables have no price of it in {where}, and it would count as free",
+            hint=f"{price_row_hint(kind, 'on-demand')}; or {otherwise}",
+        )
 
 
 def with_regional_prices(machine_type: MachineType, prices: Iterable[Price], *, region: str) -> MachineType:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import UsageError
+from kiln.feedstock import config_file
+from kiln.feedstock.settings import TypedSettings
+from kiln.feedstock.sizes import config_sizes
+from kiln.feedstock.workflow_settings import OWN, stated_hours
 from kiln.fleet import worker_policies
 from kiln.fleet.model import LIFETIME
 from kiln.fleet.options import ANSIBLE, DEFAULT_TYPE, SLURM
 from kiln.fleet.plan import choice
 from kiln.fleet.plan import plan as fleet_plan
 from kiln.fleet.plan import prices as fleet_prices
-from kiln.fleet.plan.limits import config_resource_needs, stated_durations
 from kiln.fleet.plan.output import RunTerms, greatest_cost_of_lost_workers
 from kiln.fleet.plan.plan import Assumptions, FleetLimits, FleetPlan
-from kiln.fleet.plan.prices import price_region, price_row_hint
+from kiln.fleet.plan.prices import price_region, require_price
 from kiln.run.simulation import DEFAULT, estimate_jobs
+from kiln.state.ledger.ledger import BuildDuration
 from kiln.state.results import JobEstimate, JobSize
 
 if TYPE_CHECKING:
@@ -87,26 +90,62 @@ def plan_run(
             types = machine_types_to_compare(types, list(sizes.values()), spot=options.spot)
         cache = priced_machine_types(options, [options.cache])[0] if options.cache else None
         estimates = {kind: estimates_on_cores(kind.cores) for kind in types}
+    controller = priced_controller_type(options)  # the one to provision, or else that on which this process runs
+    hourly = 0.0 if options.own_charge is None else options.own_charge.hourly
+    if controller is not None:
+        option, what = ("" if options.cost_limit is None else "--cost-limit"), "the controller's machine type"
+        otherwise = "name another --controller-type"
+        fleet_prices.require_price(controller, option, what=f"{what} {controller.name}", otherwise=otherwise)
+        hourly = controller.hourly_price(spot=False) if controller.is_priced else 0.0
     bounds = FleetLimits(
         workers=worker_count_limit(options, len(configs)),
         cost=options.cost_limit,
         seconds=options.time_limit,
         tests=tests,
-        controller=_controller_hourly_price(options),
+        controller=hourly,
+        quotas=quotas,
+    )
+    return fleet_plan.plan_fleet(
+        estimates,
+        assumptions=assumptions,
+        bounds=bounds,
+        cache=cache,
+        spot=options.spot,
+        optimize=options.optimize,
+        dependent=options.slurm is not None,
     )
 
-    def plan_within_bounds(bounds: FleetLimits) -> FleetPlan:
-        return fleet_plan.plan_fleet(
-            estimates,
-            assumptions=assumptions,
-            bounds=bounds,
-            cache=cache,
-            spot=options.spot,
-            optimize=options.optimize,
-            dependent=options.slurm is not None,
-        )
 
-    return fleet_plan.plan_within_quotas(quotas, plan_within_bounds, bounds)
+def config_resource_needs(feedstock: Feedstock, names: Sequence[str]) -> dict[str, JobSize]:
+    """Return what each config needs of a worker."""
+    sizes = config_sizes(feedstock, config_file.read_configs(feedstock, names))
+    return {
+        config: JobSize(
+            cores=int(size.get("cores", 0)),
+            memory=size.get("memory", 0.0),
+            disk=size.get("disk", 0.0),
+            gpus=int(size.get("gpus", 0)),
+            time_limit=size.get("time_limit"),
+            hours=size.get("hours", 0.0),
+        )
+        for config, size in sizes.items()
+    }
+
+
+def stated_durations(
+    feedstock: Feedstock, sizes: Mapping[str, JobSize], groups: Mapping[str, str]
+) -> tuple[BuildDuration, ...]:
+    """Return how long the feedstock says that configs take."""
+    own = TypedSettings.read(feedstock.conda_forge_yml).get_nested(OWN)
+    stated = {
+        name: stated_hours(own, groups[name], {"hours": size.hours, "cores": size.cores})
+        for name, size in sizes.items()
+    }
+    return tuple(
+        BuildDuration(config=name, cold=True, seconds=3600 * hours, cores=cores)
+        for name, (hours, cores) in stated.items()
+        if hours
+    )
 
 
 def worker_count_limit(options: FleetOptions, configs: int) -> int:
@@ -114,15 +153,6 @@ def worker_count_limit(options: FleetOptions, configs: int) -> int:
     if options.workers is not None:
         return options.workers
     return configs if options.provider == SLURM else WORKERS
-
-
-def plan_with_job_sizes(plan: FleetPlan, sizes: Mapping[str, JobSize]) -> FleetPlan:
-    """Return a plan of Slurm's jobs that shows what each config needs of its own job.
-
-    A run's own plan lacks it: Slurm itself ends jobs at their time limits.
-    """
-    estimates = (dataclasses.replace(job, size=sizes[job.config]) for job in plan.estimates)
-    return dataclasses.replace(plan, estimates=tuple(estimates))
 
 
 # Machine types with their prices
@@ -138,11 +168,17 @@ def machine_type_table(options: FleetOptions) -> tuple[MachineType, ...]:
     """Return the machine types of all providers, from kiln's table or that in ``--vars``, as the playbooks do.
 
     Those of existing hosts are the sizes that ``--vars`` gives them.
+
+    Raises:
+        UsageError: without a file that could name existing hosts.
     """
     rows = options.variables.get("kiln_machine_types")
     table = own_machine_types() if rows is None else choice.machine_types_from_rows(rows, "kiln_machine_types")
     if options.provider != choice.EXISTING_HOSTS:
         return table
+    if not options.vars:
+        hint = "--vars FILE, whose kiln_static_hosts has their addresses, users and keys"
+        raise UsageError("no existing machine is named", hint=hint)
     (unknown,) = (kind for kind in table if kind.provider == choice.EXISTING_HOSTS)
     return tuple(choice.types_of_existing_hosts(options.variables.get("kiln_static_hosts"), unknown))
 
@@ -231,19 +267,6 @@ def priced_controller_type(options: FleetOptions) -> MachineType | None:
     return _with_prices(options, kinds)[0]
 
 
-def _controller_hourly_price(options: FleetOptions) -> float:
-    """Return the price of an hour of a run's controller: the one to provision, or that on which this process runs."""
-    kind = priced_controller_type(options)
-    if kind is None:
-        return 0.0 if options.own_charge is None else options.own_charge.hourly
-    if not kind.is_priced and options.cost_limit is not None:
-        raise UsageError(
-            f"the price of the controller's machine type {kind.name} is unknown, so --cost-limit cannot be kept",
-            hint=f"{price_row_hint(kind, 'on-demand')}; or name another --controller-type",
-        )
-    return kind.hourly_price(spot=False) if kind.is_priced else 0.0
-
-
 # Offers, and the terms of a run
 
 
@@ -262,39 +285,21 @@ def offers_by_type(options: FleetOptions, plan: FleetPlan) -> dict[MachineType, 
         kind: worker_policies.offers_in_request_order(kind, fallbacks, zones=options.zones, spot=options.spot)
         for kind in plan.selection.machine_types
     }
+    option = "" if options.cost_limit is None else "--cost-limit"
     for planned, offers in result.items():
         jobs = [job for job in plan.estimates if job.type in {"", planned.type}]
         for offer in offers:
-            _require_suitable_offer(options, offer, jobs)
+            kind = offer.machine_type
+            on_demand = f"--fallback {worker_policies.ON_DEMAND},{kind.type} takes it on demand"
+            otherwise = on_demand if offer.spot and kind.spot_hourly is None else "leave one of the options out"
+            require_price(kind, option, spot=offer.spot, what=f"the fall-back {kind.type}", otherwise=otherwise)
+            if small := next((job for job in jobs if not job.size.fits(kind)), None):
+                raise UsageError(
+                    f"the fall-back {kind.type} is too small for {small.config}",
+                    why=f"it needs {small.size}",
+                    hint="choose a larger type, or change its size in fleet-sizes.yml or the recipe",
+                )
     return result
-
-
-def _require_suitable_offer(options: FleetOptions, offer: Offer, jobs: Sequence[JobEstimate]) -> None:
-    kind = offer.machine_type
-    if offer.spot and kind.spot_hourly is None:
-        raise UsageError(
-            f"no spot price of {kind.name} is known, so it is no fall-back for --spot",
-            hint=f"--fallback on-demand,{kind.type} takes it on demand; {price_row_hint(kind, 'spot')}",
-        )
-    job = next((job for job in jobs if not job.size.fits(kind)), None)
-    if job is not None:
-        raise UsageError(
-            f"the fall-back {kind.type} is too small for {job.config}",
-            why=f"it needs {job.size}",
-            hint="choose a larger type, or change its size in fleet-sizes.yml or the recipe",
-        )
-    if options.cost_limit is not None and not kind.is_priced:
-        raise UsageError(
-            f"the price of the fall-back {kind.type} is unknown, so --cost-limit cannot be kept",
-            why="a worker without a price would count as free",
-            hint=f"{price_row_hint(kind, 'on-demand')}; or leave one of the options out",
-        )
-
-
-def planned_loss_limits(options: FleetOptions, plan: FleetPlan) -> tuple[int, int]:
-    """Return `FleetOptions.loss_limits` of a planned run."""
-    way = plan.selection
-    return options.loss_limits(workers=way.worker_count, worker_seconds=sum(way.worker_seconds))
 
 
 def worker_lifetime(options: FleetOptions, plan: FleetPlan) -> float:
@@ -316,8 +321,9 @@ def worker_lifetime(options: FleetOptions, plan: FleetPlan) -> float:
 def run_terms_of_plan(options: FleetOptions, plan: FleetPlan) -> RunTerms:
     """Return the terms of a run by a plan."""
     (first, *others) = offers_by_type(options, plan).values()
-    attempts, replacements = planned_loss_limits(options, plan)
-    joint = worker_policies.joint_loss_limit(replacements, plan.selection.worker_count)
+    way = plan.selection
+    attempts, replacements = options.loss_limits(workers=way.worker_count, worker_seconds=sum(way.worker_seconds))
+    joint = worker_policies.joint_loss_limit(replacements, way.worker_count)
     every = [offer for offers in (first, *others) for offer in offers]
     return RunTerms(
         offers=first,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import files, process
 from kiln.base.errors import SystemFault
 from kiln.base.serialization import read_json_object
+from kiln.state.store.compile_cache import json_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from kiln.fleet.slurm.site import SlurmSite
@@ -51,17 +52,9 @@ def install_kiln(site: SlurmSite) -> Path:
 
 def kiln_files_digest(project: Path) -> str:
     """Return a hash over the files of kiln that jobs need."""
-    digest = hashlib.sha256()
-    for path in sorted(_project_files(project)):
-        digest.update(f"{path.relative_to(project)}\0{files.sha256(path)}\n".encode())
-    return digest.hexdigest()[:16]
-
-
-def _project_files(project: Path) -> Iterator[Path]:
-    for name in PROJECT:
-        path = project / name
-        inner = path.rglob("*") if path.is_dir() else (path,)
-        yield from (file for file in inner if file.is_file() and "__pycache__" not in file.parts)
+    paths = [path for name in PROJECT for path in files.files_below(project / name) or [project / name]]
+    sources = [path for path in paths if "__pycache__" not in path.parts]
+    return json_digest([(str(path.relative_to(project)), files.sha256(path)) for path in sources])[:16]
 
 
 def copy_files(names: tuple[str, ...], source: Path, target: Path) -> None:

@@ -49,7 +49,6 @@ from kiln.fleet.slurm.site import (
     has_result,
     is_job_over,
     job_outcome,
-    program_environment,
 )
 from kiln.state.results import JobSize
 from kiln.state.store import deliveries
@@ -276,7 +275,7 @@ class SlurmExecutor(CommandThreads):
 
     def __init__(self, site: SlurmSite, *, keep: KeepPackages) -> None:
         """``keep`` moves the collected packages of a config to the folder of finished packages."""
-        client = SlurmClient(program_environment(site.environment), interval=QUERIES * site.poll)
+        client = SlurmClient(site.environment, interval=QUERIES * site.poll)
         self.session = SlurmSession(site=site, client=client, keep=keep)
         super().__init__(self.session, site.folder, HANDLERS)
 

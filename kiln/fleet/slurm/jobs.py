@@ -28,7 +28,7 @@ from kiln.fleet.protocol import (
 from kiln.fleet.records import is_fleet_run_unfinished
 from kiln.fleet.slurm import attempts
 from kiln.fleet.slurm.attempts import CONTROLLER, AttemptFolder
-from kiln.fleet.slurm.site import LATER, SlurmClient, has_result, program_environment
+from kiln.fleet.slurm.site import LATER, SlurmClient, has_result
 from kiln.state.results import JobSize
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def cancel_selected_jobs(
 def cancel_and_require_run_removed(site: SlurmSite) -> None:
     """Cancel all jobs of a run, and remove its files."""
     _require_no_jobs_left(
-        cancel_and_remove_run(site, SlurmClient(program_environment(site.environment))),
+        cancel_and_remove_run(site, SlurmClient(site.environment)),
         f"jobs of the fleet run {site.run}",
     )
 
@@ -233,7 +233,7 @@ def sweep_abandoned_runs(environment: Mapping[str, str], *, everything: bool) ->
         TeardownIncomplete: when jobs remain.
         MachinesUnknown: when Slurm does not answer.
     """
-    client = SlurmClient(program_environment(environment))
+    client = SlurmClient(environment)
     jobs = list_own_jobs(client)
     folders: dict[str, Path] = {job.run_id: Path(job.folder).parent.parent for job in jobs if job.is_active}
     runs = {run for run, folder in folders.items() if everything or not _may_run_be_continued(folder, run)}
@@ -272,7 +272,7 @@ def jobs_as_json(environment: Mapping[str, str]) -> list[dict[str, Any]]:
             "reason": job.reason,
             "ended": not job.is_active,
         }
-        for job in list_own_jobs(SlurmClient(program_environment(environment)))
+        for job in list_own_jobs(SlurmClient(environment))
     ]
 
 

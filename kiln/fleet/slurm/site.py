@@ -169,7 +169,7 @@ class SlurmClient:
     """Calls Slurm's programs with an environment; all threads share one list of jobs, queried once in ``interval``."""
 
     def __init__(self, environment: Mapping[str, str], *, interval: float = 0.0) -> None:
-        self._environment = environment
+        self._environment = program_environment(environment)
         self._interval = interval
         self._lock = threading.Lock()
         self._jobs: tuple[QueuedJob, ...] | None = None

@@ -13,10 +13,19 @@ from kiln.fleet.model import FleetRun, JobRecord, JobState, WorkerRecord, Worker
 from kiln.fleet.plan import output
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet, schedule_builds
 from kiln.fleet.records import RunRecorder
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.state.results import ControllerCharge, RunCost
-from tests.fleets import HOUR, MACHINE, Faults, NullObserver, NullStore, Simulation, assumed_overheads, estimates
+from tests.fleets import (
+    HOUR,
+    MACHINE,
+    Faults,
+    NullObserver,
+    NullStore,
+    Simulation,
+    assumed_overheads,
+    estimates,
+    run_config,
+)
 
 if TYPE_CHECKING:
     from kiln.state.results import JobEstimate
@@ -40,9 +49,10 @@ def executed(configs: tuple[JobEstimate, ...], store: Any = None, **more: Any) -
     has_cache = more.get("cache") is not None
     simulation = Simulation(configs, faults=faults, up=240.0, home=60.0, down=30.0, cache=has_cache)
     fields = {"machine_type": PRICED, "max_workers": 3, "startup": 240.0, "teardown": 30.0, "packages": 2.0, **more}
-    run_config = FleetRunConfig(id="r1", command="", estimates=configs, **fields)
     observer = Recorder()
-    supervisor = Supervisor(run_config, executor=simulation, recorder=RunRecorder(store or NullStore(), observer))
+    supervisor = Supervisor(
+        run_config(configs, **fields), executor=simulation, recorder=RunRecorder(store or NullStore(), observer)
+    )
     supervisor.execute_run()
     return observer, supervisor
 
@@ -172,7 +182,7 @@ def test_the_controller_of_a_detached_run_is_part_of_its_cost() -> None:
     charge = ControllerCharge(hourly=0.5, billed=3600.0, since=1_790_000_000.0 - 600, currency="EUR", name="small")
     configs = estimates(2, hours=3, groups=2)
     alone, _ = executed(configs)
-    detached, supervisor = executed(configs, controller=charge)
+    detached, supervisor = executed(configs, own_charge=charge)
     assert detached.costs[0].spent - alone.costs[0].spent == pytest.approx(0.5), "from its provisioning on"
     assert detached.costs[0].expected - alone.costs[0].expected == pytest.approx(4 * 0.5), "to the end of the run"
     assert detached.costs[-1].expected - alone.costs[-1].expected == pytest.approx(4 * 0.5)
@@ -191,4 +201,4 @@ def test_a_cost_limit_pays_for_the_controller() -> None:
     configs = estimates(1, hours=3, groups=1)
     alone, _ = executed(configs)
     with pytest.raises(FleetLimit):
-        executed(configs, controller=charge, cost_limit=alone.costs[-1].spent + 0.1)
+        executed(configs, own_charge=charge, cost_limit=alone.costs[-1].spent + 0.1)

@@ -44,8 +44,9 @@ from tests.fleets import (
     Simulation,
     estimates,
     null_recorder,
+    run_config,
 )
-from tests.unit.fleet.test_supervisor import GPU, of_types, run_config
+from tests.unit.fleet.test_supervisor import GPU, of_types
 
 if TYPE_CHECKING:
     from collections.abc import Callable

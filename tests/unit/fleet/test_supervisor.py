@@ -43,7 +43,7 @@ from kiln.fleet.protocol import (
     TerminateWorker,
 )
 from kiln.fleet.records import FleetLedger, RunRecorder
-from kiln.fleet.run_config import FleetRunConfig, cache_worker_type
+from kiln.fleet.run_config import cache_worker_type
 from kiln.fleet.supervisor import FORECAST, Supervisor
 from kiln.run.simulation import DEFAULT, HISTORY
 from kiln.state.results import ConfigState, JobSize
@@ -58,6 +58,7 @@ from tests.fleets import (
     Simulation,
     estimates,
     null_recorder,
+    run_config,
 )
 
 if TYPE_CHECKING:
@@ -70,20 +71,6 @@ pytestmark = pytest.mark.usefixtures("rare_forecasts")
 
 FOUR = estimates(4, hours=1, groups=4)
 ONE, TWO = "kiln-r1-1", "kiln-r1-2"
-
-
-def run_config(configs: tuple[JobEstimate, ...] = FOUR, **more: Any) -> FleetRunConfig:
-    return FleetRunConfig(
-        **{
-            "id": "r1",
-            "command": "",
-            "machine_type": MACHINE,
-            "estimates": configs,
-            "max_workers": 2,
-            "startup": 240.0,
-            **more,
-        }
-    )
 
 
 def supervisor(simulation: Simulation, **more: Any) -> Supervisor:
@@ -417,7 +404,7 @@ def test_what_a_reclaimed_worker_has_built_is_saved_before_its_end(lost: bool) -
     dies = HOUR / 2
     simulation = SavingSimulation(estimates(1, hours=1.0), home=20.0, faults=Faults(dies={ONE: dies}, notice=True))
     simulation.lost = lost
-    run = built(simulation, max_workers=1, attempts=1, replacements=0, spot=True)
+    run = built(simulation, max_workers=1, attempts=1, replacements=1, spot=True)
     (stop,) = commands(simulation, StopBuild)
     assert stop.until == pytest.approx(simulation.began + dies)
     saving, last = commands(simulation, CollectResults)
@@ -455,9 +442,9 @@ def reclaiming(lives: int, **more: Any) -> tuple[Supervisor, Simulation]:
 
 
 def test_workers_that_are_taken_back_are_replaced_a_limited_number_of_times() -> None:
-    run, simulation = reclaiming(3, reclaims=3)
+    run, simulation = reclaiming(3, replacements=3)
     assert all_done(run.execute_run())
-    run, simulation = reclaiming(9, reclaims=2)
+    run, simulation = reclaiming(9, replacements=2)
     with pytest.raises(WorkersLost, match="took back 3 spot workers") as caught:
         run.execute_run()
     assert "--fallback on-demand" in str(caught.value)
@@ -467,7 +454,7 @@ def test_workers_that_are_taken_back_are_replaced_a_limited_number_of_times() ->
 
 def test_a_run_whose_spot_workers_are_taken_back_too_often_goes_on_on_demand() -> None:
     offers = (Offer(machine_type=MACHINE, spot=True), Offer(machine_type=MACHINE))
-    run, simulation = reclaiming(9, reclaims=2, type_offers={MACHINE: offers})
+    run, simulation = reclaiming(9, replacements=2, type_offers={MACHINE: offers})
     assert all_done(run.execute_run())
     assert [worker.record.spot for worker in run.state.inventory] == [True, True, True, False]
     assert_nothing_left(run, simulation)
@@ -478,7 +465,7 @@ def test_a_controller_that_begins_again_remembers_how_many_workers_were_taken_ba
     previous = FleetRun(
         id="r1", provider="local", type=MACHINE.type, started=0.0, finished=None, number=1, lives=False, jobs=jobs
     )
-    run = supervisor(Simulation(FOUR), previous_run=previous, reclaims=1)
+    run = supervisor(Simulation(FOUR), previous_run=previous, replacements=1)
     assert all_done(run.execute_run())
     assert run.workers.reclaim_count == 1
 

@@ -33,10 +33,9 @@ from kiln.fleet.protocol import (
     WorkerUnreachable,
 )
 from kiln.fleet.records import TESTS_SUFFIX, FleetLedger
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.tests import PackagesToTest, WorkerTestExecutor, WorkerTestInputs, stored_test_result
 from kiln.state.results import ConfigRun, ConfigState, MatrixReport
-from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation
+from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,24 +63,13 @@ def packages(tmp_path: Path) -> PackagesToTest:
 
 def inputs(tmp_path: Path, *, report: MatrixReport | None = None, passed: Any = (), **more: Any) -> WorkerTestInputs:
     tested = packages(tmp_path)
-    run_config = FleetRunConfig(
-        **{
-            "id": "r1",
-            "command": "",
-            "machine_type": GPU,
-            "estimates": tuple(fleet_tests.jobs_for_tests(tested, seconds=SECONDS, passed=passed)),
-            "max_workers": 1,
-            "startup": 240.0,
-            "collect": 0.0,
-            "key": fleet_tests.ALONE,
-            "prefix": fleet_tests.PREFIX,
-            **more,
-        }
-    )
+    jobs = fleet_tests.jobs_for_tests(tested, seconds=SECONDS, passed=passed)
+    fields = {"machine_type": GPU, "max_workers": 1, "startup": 240.0, "collect": 0.0, "key": fleet_tests.ALONE}
+    config = run_config(jobs, **{**fields, "prefix": fleet_tests.PREFIX, **more})
     site = PlaybookSite(
         folder=tmp_path / "run", playbooks=tmp_path, python=tmp_path / "python", variables={}, environment={}
     )
-    return WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
+    return WorkerTestInputs(run_config=config, site=site, tested=tested, report=report)
 
 
 def simulation(tests: WorkerTestInputs, **faults: Any) -> Simulation:
@@ -261,7 +249,7 @@ class Session:
     def __init__(self, folder: Path, *answers: process.ProcessResult) -> None:
         self.site = SimpleNamespace(folder=folder, poll=0.0)
         self.answers, self.sending, self.other = list(answers), [answer(0)], [answer(0)]
-        self.events: queue.Queue[Any] = queue.Queue()
+        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.configs: dict[str, str] = {}
         self.stopped = threading.Event()
         self.commands: list[str] = []

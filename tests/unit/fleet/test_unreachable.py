@@ -12,9 +12,8 @@ import pytest
 
 from kiln.base.errors import MachinesUnknown
 from kiln.fleet.model import WorkerState
-from kiln.fleet.protocol import ListedMachine, ProbeWorkers, TerminateWorker
+from kiln.fleet.protocol import ListedMachine, ProbeWorkers, TerminateWorker, WorkersProbed
 from kiln.fleet.records import FleetLedger, RunRecorder
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.fleet.unreachable import AFTER_REQUEST, INTERVAL, SETTLING, SILENCE
 from kiln.state.results import ConfigState
@@ -30,6 +29,7 @@ from tests.fleets import (
     Simulation,
     estimates,
     null_recorder,
+    run_config,
 )
 
 if TYPE_CHECKING:
@@ -49,8 +49,7 @@ ENDED = 2 * HOUR  # of the run, when the short one is finished and its worker te
 def supervised(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:
     """Carry out a run of a short and a long config; all configs must be built, by one worker each."""
     simulation = Simulation(UNEVEN, faults=faults)
-    settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2, **more}
-    run = Supervisor(FleetRunConfig(**settings), executor=simulation, recorder=null_recorder())
+    run = Supervisor(run_config(UNEVEN, **more), executor=simulation, recorder=null_recorder())
     report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert not simulation.workers
@@ -91,11 +90,10 @@ class Lines(NullObserver):
 def test_a_silent_worker_is_waited_for_with_the_reason_why_the_provider_does_not_list_it() -> None:
     def lines_of(faults: Faults, ends: AbstractContextManager[object]) -> list[str]:
         observer = Lines()
-        settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": UNEVEN, "max_workers": 2}
         simulation = Simulation(UNEVEN, faults=faults)
-        run_config = FleetRunConfig(**settings)  # type: ignore[arg-type]
+        recorder = RunRecorder(NullStore(), observer)
         with ends:
-            Supervisor(run_config, executor=simulation, recorder=RunRecorder(NullStore(), observer)).execute_run()
+            Supervisor(run_config(UNEVEN), executor=simulation, recorder=recorder).execute_run()
         return [line for line in observer.lines if "not answer" in line]
 
     expired = lines_of(Faults(dies={ONE: ENDED}, expired=ENDED - HOUR), pytest.raises(MachinesUnknown))
@@ -114,9 +112,9 @@ def test_a_config_has_since_when_its_worker_is_silent_until_that_answers() -> No
             if config.state is ConfigState.RUNNING and config.reason not in reasons[-1:]:
                 reasons.append(config.reason)
 
-    run_config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=UNEVEN, max_workers=2)
+    recorder = RunRecorder(NullStore(), Reasons())
     simulation = Simulation(UNEVEN, faults=Faults(blocked=((HOUR, HOUR + 400.0),)))
-    Supervisor(run_config, executor=simulation, recorder=RunRecorder(NullStore(), Reasons())).execute_run()
+    Supervisor(run_config(UNEVEN), executor=simulation, recorder=recorder).execute_run()
     silent = [reason for reason in reasons if reason]
     assert all(re.fullmatch(r"kiln-r1-\d has not answered since \d\d:\d\d:\d\d", reason) for reason in silent)
     assert {reason.partition(" ")[0] for reason in silent} == {ONE, TWO}
@@ -161,9 +159,8 @@ CLOUD = dataclasses.replace(MACHINE, provider="openstack")
 
 
 def supervisor(simulation: Simulation, *, store: FleetLedger | None = None, **more: Any) -> Supervisor:
-    settings = {"id": "r1", "command": "", "machine_type": CLOUD, "estimates": FOUR, "max_workers": 2, **more}
-    run_config = FleetRunConfig(**settings)
-    return Supervisor(run_config, executor=simulation, recorder=RunRecorder(store or NullStore(), NullObserver()))
+    config = run_config(FOUR, **{"machine_type": CLOUD, **more})
+    return Supervisor(config, executor=simulation, recorder=RunRecorder(store or NullStore(), NullObserver()))
 
 
 def listed_run(faults: Faults, **more: Any) -> tuple[Supervisor, Simulation]:
@@ -254,6 +251,47 @@ def test_a_machine_of_an_unknown_name_is_ended_and_its_name_is_given_to_no_worke
     assert {worker for _, worker in simulation.built} == {TWO, FOURTH}
     cost = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
     assert run.state.inventory.total_cost_until(simulation.clock) == pytest.approx(cost, rel=0.02)
+
+
+def listed(name: str, identity: str = "i-1", *, owner: str = "r1", ended: bool = False) -> ListedMachine:
+    return ListedMachine(name=name, owner=owner, id=identity, ended=ended)
+
+
+@pytest.mark.parametrize(
+    ("machines", "ended", "missing"),
+    [
+        pytest.param([listed(ONE)], [], "", id="undisturbed"),
+        pytest.param([], [], "does not list it", id="preempted"),
+        pytest.param([listed(ONE, "i-0")], [], "does not list it", id="another machine of the name"),
+        pytest.param([listed(ONE, ended=True)], [], "shows it as stopped", id="SHUTOFF"),
+        pytest.param([listed(ONE, "i-0", ended=True), listed(ONE)], ["i-0"], "", id="one of before has ended"),
+        pytest.param([listed(ONE, ended=True), listed(ONE, "i-2")], [], "shows it as stopped", id="stopped, and new"),
+        pytest.param([listed(ONE, "i-0"), listed(ONE)], ["i-0"], "", id="twice, the unknown one listed first"),
+        pytest.param([listed(ONE, owner="r2")], [], "does not list it", id="foreign"),
+        pytest.param([listed(ONE), listed(TWO, "i-2", owner="r2", ended=True)], [], "", id="foreign, stopped"),
+        pytest.param([listed(ONE), listed(TWO, "i-2", owner="")], ["i-2"], "", id="of an older kiln"),
+    ],
+)
+def test_a_list_is_compared_with_the_workers(machines: list[ListedMachine], ended: list[str], missing: str) -> None:
+    simulation = Simulation(FOUR)
+    run = supervisor(simulation)
+    offer = run.state.run_config.all_offers[0]
+    worker = run.state.inventory.add_requested_worker(ONE, offer, now=simulation.clock - HOUR)
+    run.state.inventory.update_worker(worker, state=WorkerState.READY, id="i-1")
+    worker.exists_since = simulation.clock - HOUR
+    run.silence.audit.apply_machine_list(WorkersProbed(answers=frozenset(), machines=tuple(machines)), is_probe=False)
+    commands = [command for command in simulation.commands if isinstance(command, TerminateWorker)]
+    assert [command.id or run.state.inventory.workers[command.worker].record.id for command in commands] == ended
+    assert run.silence.audit.doubtful == ({ONE: f"its provider {missing}"} if missing else {})
+
+
+def test_a_machine_is_read_from_the_answer_of_the_listing() -> None:
+    row = {"name": "a", "owner": "r1", "id": "i-1", "type": "compute-8", "ended": False, "expires": 1790000000}
+    expected = ListedMachine(name="a", owner="r1", id="i-1", type="compute-8", expires=1790000000.0)
+    assert ListedMachine.from_row({**row, "state": "running", "address": "192.0.2.1"}) == expected
+    assert ListedMachine.from_row({"name": "a", "ended": True}) == ListedMachine(name="a", owner="", ended=True)
+    with pytest.raises(TypeError):
+        ListedMachine.from_row("a")  # type: ignore[arg-type] # from JSON
 
 
 def test_machines_of_other_owners_are_left(monkeypatch: pytest.MonkeyPatch) -> None:

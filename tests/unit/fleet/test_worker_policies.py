@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import pytest
 
 from kiln.base.errors import WorkersLost
 from kiln.fleet.protocol import ProvisionWorkers
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.fleet.worker_policies import (
     BACKOFF,
@@ -21,7 +19,7 @@ from kiln.fleet.worker_policies import (
     offers_in_request_order,
 )
 from kiln.state.results import ConfigState
-from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, null_recorder
+from tests.fleets import HOUR, MACHINE, Faults, Simulation, estimates, null_recorder, run_config
 
 OTHER = dataclasses.replace(MACHINE, type="other", name="made-up.other", hourly=1.0)
 
@@ -81,13 +79,8 @@ def test_waits_grow_up_to_a_quarter_of_an_hour_and_begin_anew_after_a_success() 
 EIGHT = estimates(8, hours=3, groups=8)
 
 
-def run_config(**more: Any) -> FleetRunConfig:
-    settings = {"id": "r1", "command": "", "machine_type": MACHINE, "estimates": EIGHT, "max_workers": 4, **more}
-    return FleetRunConfig(**settings)
-
-
 def test_an_outage_in_which_nothing_was_finished_since_the_last_one_delays_the_next_workers() -> None:
-    count = LostWorkerLimits(run_config())
+    count = LostWorkerLimits(run_config(EIGHT, max_workers=4))
     for number in range(4):
         count.count_lost_worker(1000.0 + 60 * number, together=True)
     assert (count.single, count.joint, count.outages, count.wait_until) == (0, 4, 1, 0.0)
@@ -103,7 +96,7 @@ def test_an_outage_in_which_nothing_was_finished_since_the_last_one_delays_the_n
 @pytest.mark.parametrize("life", [600.0, 1800.0, 2.5 * HOUR])
 def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_limit(life: float) -> None:
     simulation = Simulation(EIGHT, faults=Faults(life=life), home=60.0)
-    run = Supervisor(run_config(is_strict=False), executor=simulation, recorder=null_recorder())
+    run = Supervisor(run_config(EIGHT, max_workers=4, is_strict=False), executor=simulation, recorder=null_recorder())
     with pytest.raises(WorkersLost, match="16 workers were lost together, in 4 outages") as lost:
         run.execute_run()
     assert "a flawed image" in lost.value.why
@@ -116,7 +109,7 @@ def test_a_flaw_that_kills_all_workers_ends_the_run_and_costs_no_more_than_the_l
 def test_outages_between_which_configs_are_finished_are_survived_without_delay() -> None:
     """Every worker lives for one build and a half."""
     simulation = Simulation(EIGHT, faults=Faults(life=4.5 * HOUR))
-    run = Supervisor(run_config(is_strict=False), executor=simulation, recorder=null_recorder())
+    run = Supervisor(run_config(EIGHT, max_workers=4, is_strict=False), executor=simulation, recorder=null_recorder())
     report = run.execute_run()
     assert {config.state for config in report.configs} == {ConfigState.DONE}
     assert (run.workers.losses.joint, run.workers.losses.outages, run.workers.losses.wait_until) == (4, 1, 0.0)

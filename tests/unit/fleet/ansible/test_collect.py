@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.base import files, process
-from kiln.base.errors import BrokenHandover, BrokenPackage, DiskFull, HashMismatch
-from kiln.base.process import ProcessResult
+from kiln.base import files
+from kiln.base.errors import BrokenHandover, BrokenPackage, DiskFull, HashMismatch, MachinesUnknown, SystemFault
 from kiln.build.job import collected as job_collected
 from kiln.build.job.collected import ResultsCollected
 from kiln.fleet.ansible import collect, handlers
+from kiln.fleet.ansible.fetch import BuildResults
 from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite
 from kiln.fleet.ansible.sessions import PlaybookSession
 from kiln.fleet.protocol import CollectFailed, CollectResults, CommandUndelivered, StartBuild
@@ -169,57 +169,47 @@ def test_a_build_of_other_inputs_is_foreign(tmp_path: Path) -> None:
 REQUEST = CollectResults(worker="m", config="a", key="a" * 64)
 
 
-def fetched(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *, exit_code: int, stdout: str = "", tail: str = ""
-) -> Event:
-    """Return the event of a collection whose module ends in this way."""
-    result = ProcessResult(argv=(), exit_code=exit_code, tail=tail, seconds=1.0, stdout=stdout)
-    monkeypatch.setattr(process, "capture", lambda *_, **__: result)
+def fetched(folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> Event:
+    """Return the event of a collection whose transfer ends in this way."""
+
+    def fetch(_: BuildResults) -> bool:
+        if error is not None:
+            raise error
+        return True
+
+    monkeypatch.setattr(BuildResults, "fetch", fetch)
     site = PlaybookSite(folder=folder, playbooks=folder, python=folder / "python", variables={}, environment={})
     session = PlaybookSession(site=site, playbooks=PlaybookRunner(site), keep=lambda _, packages: tuple(packages))
     return collect.collect_build_results(session, REQUEST)
 
 
-def failure(message: str) -> str:
-    """Return the output of a module of Ansible that failed."""
-    return json.dumps({"failed": True, "msg": message})
-
-
 def test_packages_that_were_fetched_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     collected(tmp_path / "collected" / "m" / "a")
-    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    event = fetched(tmp_path, monkeypatch)
     assert isinstance(event, ResultsCollected)
     assert [package.artifact.path.name for package in event.packages] == ["small-1-h_0.conda"]
 
 
-@pytest.mark.parametrize("code", [10, 12, 30, 35, 255])
-def test_a_lost_connection_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    reason = f"rsync ended with exit code {code}: connection unexpectedly closed"
-    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure(reason))
-    assert event == CommandUndelivered(command=REQUEST, reason=reason)
+def test_a_lost_connection_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = fetched(tmp_path, monkeypatch, MachinesUnknown("rsync ended with exit code 255"))
+    assert event == CommandUndelivered(command=REQUEST, reason="rsync ended with exit code 255")
 
 
 @pytest.mark.parametrize(
-    ("stdout", "tail", "reason", "corrupt"),
-    [
-        (failure("rsync ended with exit code 23: no such file"), "", "rsync ended with exit code 23: no such", False),
-        (failure("HASH MISMATCH in a-1-0.conda"), "", "HASH MISMATCH in a-1-0.conda", True),
-        ("", "Traceback", "Traceback", False),
-        ("[]", "", "the module that fetches did not end", False),
-    ],
+    ("error", "corrupt"),
+    [(SystemFault("rsync ended with exit code 23"), False), (HashMismatch("a-1-0.conda is another"), True)],
 )
 def test_another_failure_has_its_reason(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stdout: str, tail: str, reason: str, corrupt: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, corrupt: bool
 ) -> None:
-    event = fetched(tmp_path, monkeypatch, exit_code=1, stdout=stdout, tail=tail)
+    event = fetched(tmp_path, monkeypatch, error)
     assert isinstance(event, CollectFailed)
-    assert event.reason.startswith(reason)
-    assert (event.corrupt, event.foreign) == (corrupt, False)
+    assert (event.reason, event.corrupt, event.foreign) == (str(error), corrupt, False)
 
 
 def test_a_full_disk_is_not_a_failure_of_the_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DiskFull, match="no disk space for a from m"):
-        fetched(tmp_path, monkeypatch, exit_code=1, stdout=failure("DISK FULL: 2 GB needed"))
+    with pytest.raises(DiskFull, match="2 GB"):
+        fetched(tmp_path, monkeypatch, DiskFull("collecting a from m needs 2 GB"))
 
 
 def test_results_of_other_inputs_are_removed_and_reported_as_foreign(
@@ -227,14 +217,14 @@ def test_results_of_other_inputs_are_removed_and_reported_as_foreign(
 ) -> None:
     folder = collected(tmp_path / "collected" / "m" / "a")
     (folder / "state.json").write_text(json.dumps({"key": "b" * 64}))
-    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    event = fetched(tmp_path, monkeypatch)
     assert isinstance(event, CollectFailed)
     assert (event.foreign, event.corrupt, folder.exists()) == (True, False, False)
 
 
 def test_corrupt_results_are_removed_to_be_fetched_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = collected(tmp_path / "collected" / "m" / "a", sha256="0" * 64)
-    event = fetched(tmp_path, monkeypatch, exit_code=0)
+    event = fetched(tmp_path, monkeypatch)
     assert isinstance(event, CollectFailed)
     assert (event.corrupt, event.foreign, folder.exists()) == (True, False, False)
 
@@ -258,7 +248,7 @@ class Session(PlaybookSession):
         site = SimpleNamespace(
             folder=folder / "run", marked_environment=environment, secrets=(), poll=0.0, options=(), job_secrets={}
         )
-        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
+        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.SimpleQueue())
         self.words: list[str] = []
 
     def ssh(self, worker: str, words: str, **more: Any) -> Any:

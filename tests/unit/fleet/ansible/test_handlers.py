@@ -61,12 +61,45 @@ def test_secrets_of_a_build_are_sent_on_standard_input_and_are_no_argument() -> 
     assert started == BuildStarted(worker="f-1", config="c")
 
 
+@pytest.mark.parametrize(
+    ("provider", "is_let_in", "url"),
+    [
+        ("aws", False, "http://kiln:word@10.0.0.9:8080"),
+        ("static", True, "http://kiln:word@10.0.0.9:8080"),
+        ("static", False, ""),
+    ],
+)
+def test_a_build_gets_access_to_the_cache_and_builds_without_it_where_it_is_refused(
+    tmp_path: Path, provider: str, is_let_in: bool, url: str
+) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "cache").write_text("word")
+    (tmp_path / "inventory").mkdir()
+    hosts = {"f-1": {"kiln_machine": {"private": "10.0.0.1"}}}
+    (tmp_path / "inventory" / "f-1.json").write_text(json.dumps({"kiln_machines": {"hosts": hosts}}))
+    sent: list[tuple[tuple[object, ...], object]] = []
+
+    class Listener(Answers):
+        def ssh(self, *words: object, **more: object) -> Any:
+            sent.append((words, more.get("stdin")))
+            return SimpleNamespace(ok=is_let_in or "let-in" not in str(words), exit_code=0, tail="")
+
+    session = Listener()
+    variables = {"kiln_provider": provider, "kiln_run": "f"}
+    session.site = cast("Any", SimpleNamespace(folder=tmp_path, variables=variables, job_secrets={}))
+    start_build_on_worker(session, StartBuild(worker="f-1", config="c", key="a1", cache="http://10.0.0.9:8080"))
+    asked = [("kiln-f-cache", "sudo kiln-cache-gate let-in 10.0.0.1")] if provider == "static" else []
+    assert [words for words, _ in sent] == [*asked, ("f-1", "sudo kiln-job start c")]
+    expected = f"KILN_FLEET_KEY=a1\n{f'BAZEL_REMOTE_CACHE={url}' if url else ''}".rstrip("\n") + "\n"
+    assert sent[-1][1] == expected
+
+
 class Answers(PlaybookSession):
     """A session whose worker answers with the given states of its job ``c``, one after the other."""
 
     def __init__(self, *states: dict[str, object]) -> None:
         site = SimpleNamespace(poll=0.0)
-        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.Queue())
+        super().__init__(site=cast("Any", site), playbooks=cast("Any", None), events=queue.SimpleQueue())
         self.states = list(states)
         self.provider_lock = threading.Lock()
 

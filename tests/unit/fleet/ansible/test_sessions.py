@@ -19,6 +19,7 @@ from kiln.fleet.protocol import (
     Event,
     Heartbeat,
     LeaseRenewed,
+    LogLine,
     ProbeWorkers,
     ProvisionFailed,
     ProvisionWorkers,
@@ -28,10 +29,9 @@ from kiln.fleet.protocol import (
     TerminateWorker,
     WorkersProbed,
 )
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.state.results import ConfigState
-from tests.fleets import HOUR, LEASE, MACHINE, Simulation, estimates, null_recorder
+from tests.fleets import HOUR, LEASE, Simulation, estimates, null_recorder, run_config
 
 if TYPE_CHECKING:
     from kiln.fleet.protocol import Command, Event
@@ -105,6 +105,17 @@ def test_a_worker_that_is_terminated_is_no_longer_followed_but_one_of_its_former
     threads.next_event(threads.now() + 10)
 
 
+def test_the_task_of_a_preparing_machine_is_one_that_the_playbook_names() -> None:
+    session = EventSession(configs={"w1": "a"})
+    report = session.task_reporter("prepare", "w1", "w2")
+    for task in ("Copy the project", "Validating arguments against arg spec 'main' - A cache", "Start the cache"):
+        report(task)
+    steps = [session.events.get_nowait() for _ in range(session.events.qsize())]
+    assert steps == [
+        LogLine(config="a", step=f"prepare w1: {task}", text="") for task in ("Copy the project", "Start the cache")
+    ]
+
+
 def test_the_time_goes_on_where_the_clock_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = CommandThreads(EventSession(), tmp_path, {})
     clock = [1000.0, 1010.0, 400.0, 405.0, 3.0, 5.0]
@@ -156,8 +167,7 @@ class SetBack(Simulation):
 
 def outcome(simulation: Simulation) -> tuple[set[ConfigState], int]:
     """Return the states in the end, and the number of workers that were requested."""
-    config = FleetRunConfig(id="r1", command="", machine_type=MACHINE, estimates=TWO, max_workers=2, startup=240.0)
-    run = Supervisor(config, executor=simulation, recorder=null_recorder())
+    run = Supervisor(run_config(TWO), executor=simulation, recorder=null_recorder())
     states = {entry.state for entry in run.execute_run().configs}
     requests = [
         name for command in simulation.commands if isinstance(command, ProvisionWorkers) for name in command.workers

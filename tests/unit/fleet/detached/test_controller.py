@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -132,7 +134,7 @@ def test_ssh_uses_this_key_this_host_key_and_nothing_of_the_user(tmp_path: Path)
     words = ssh_command_line(KEY, private=tmp_path / "key", hosts=tmp_path / "hosts")
     options = dict(word[2:].split("=", 1) for word in words if word.startswith("-o"))
     assert words[:3] == ("ssh", "-F", "/dev/null")
-    assert words[-3:] == ("-l", "kiln", "192.0.2.7")
+    assert (words[-1], options["User"]) == ("192.0.2.7", "kiln")
     assert (options["StrictHostKeyChecking"], options["IdentitiesOnly"], options["IdentityAgent"]) == (
         "yes",
         "yes",
@@ -215,10 +217,34 @@ PROGRAM = f"{CONTROLLER_PROGRAMS}/kiln-controller"
         ("--server --sender -tLre.iLsfxCIvu . export/", False),  # -L: what links point to
         ("--server --sender -tre.iLsfxCIvu --log-file=/var/lib/kiln/.ssh/rc . export/", False),
         ("--server --sender -tre.iLsfxCIvu --remove-source-files . export/", False),
+        ("--server --sender -tRe.LsfxCIvu --files-from=/etc/shadow --from0 . export/", False),
     ],
 )
 def test_rsync_may_send_the_folder_of_results_and_nothing_else(words: str, allowed: bool) -> None:
     assert load(PROGRAM).may_send(words.split(" ")) is allowed
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
+def test_the_controller_sends_what_the_client_asks_for_and_no_file_beside_it(tmp_path: Path) -> None:
+    """The real rsync asks, and the other end, behind the gate's rule, sends with what it has been asked for."""
+    export, beside = tmp_path / "there" / "export", tmp_path / "there" / "secret"
+    export.mkdir(parents=True)
+    (export / "linux-64").mkdir()
+    (export / "linux-64" / "a-1-0.conda").write_bytes(b"package")
+    beside.write_text("secret")
+    asked, ssh = tmp_path / "asked", tmp_path / "ssh"
+    ssh.write_text(f'#!/bin/sh\nshift\nprintf "%s" "$*" >{asked}\ncd {export.parent}\nexec "$@"\n')
+    ssh.chmod(0o755)
+    client = controller.ControllerClient(KEY, (str(ssh), "host"), {"PATH": os.environ["PATH"]})
+    wanted = {"linux-64/a-1-0.conda": 7, "gone": None, "../secret": None, str(beside): None}
+    client.fetch_exported_files(tmp_path / "here", wanted)
+    words = asked.read_text().split(" ")
+    assert words[0] == "rsync"
+    assert load(PROGRAM).may_send(words[1:])
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and tmp_path / "here" in path.parents] == [
+        "a-1-0.conda"
+    ]
 
 
 @pytest.mark.parametrize(

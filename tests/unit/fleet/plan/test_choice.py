@@ -10,14 +10,15 @@ import pytest
 
 from kiln.base.errors import MalformedYaml, UsageError
 from kiln.cli import main
+from kiln.fleet.ansible import existing_hosts
 from kiln.fleet.plan import choice
 from kiln.fleet.plan.choice import host_type_name, types_of_existing_hosts
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet
+from kiln.fleet.plan.run import machine_type_table
 from kiln.state.results import JobSize
-from tests.fleets import MACHINE, estimates
-from tests.unit.fleet.plan.test_limits import SMALL
+from tests.fleets import MACHINE, estimates, fleet_options
+from tests.unit.feedstock.test_sizes import SMALL
 from tests.unit.fleet.plan.test_plan import SOME
-from tests.unit.test_playbook_modules import NOTE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,9 +43,15 @@ def test_hosts_of_one_size_are_of_one_type_of_which_there_are_so_many() -> None:
     assert types_of_existing_hosts(None, UNKNOWN) == [UNKNOWN], "an encrypted list is not known here"
 
 
+def test_no_existing_hosts_are_planned_that_nobody_names() -> None:
+    with pytest.raises(UsageError, match="no existing machine is named") as caught:
+        machine_type_table(fleet_options("plan", "--provider", "static"))
+    assert "--vars FILE" in caught.value.hint
+
+
 @pytest.mark.parametrize("host", [BIG, *SMALL_HOSTS, {"address": "x"}, {"disk": 100, "memory": 0}])
 def test_the_playbooks_name_types_in_the_same_way(host: dict[str, Any]) -> None:
-    assert NOTE.type_name(host) == host_type_name(host)
+    assert existing_hosts.type_name(host) == host_type_name(host)
 
 
 @pytest.mark.parametrize("value", ["64", -1, True, 1e9, None])

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kiln.base.errors import FleetLimit, UsageError
+from kiln.fleet.ansible import aws_quotas, openstack_account
 from kiln.fleet.plan import plan as plan_plan
-from kiln.fleet.plan.limits import stated_durations
 from kiln.fleet.plan.output import plan_as_json, plan_as_text
 from kiln.fleet.plan.plan import (
     Assumptions,
@@ -26,12 +26,12 @@ from kiln.fleet.plan.plan import (
     schedule_builds,
     worker_cost,
 )
+from kiln.fleet.plan.run import stated_durations
 from kiln.fleet.worker_policies import ON_DEMAND, offers_in_request_order
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.run.simulation import DEFAULT, STATED, Placement
 from kiln.state.results import JobEstimate, JobSize
 from tests.fleets import HOUR, MACHINE, assumed_overheads, estimates, lower_bound
-from tests.playbook_programs import load
 
 FREE = assumed_overheads(startup=0.0, collect=0.0, teardown=0.0)
 SOME = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
@@ -157,7 +157,7 @@ def test_a_dearer_type_is_taken_where_it_is_worth_it() -> None:
 def test_limits_that_nothing_meets_are_told_with_what_would() -> None:
     with pytest.raises(FleetLimit) as beyond:
         plan_fleet({MACHINE: estimates(4)}, assumptions=SOME, bounds=FleetLimits(workers=2, cost=1.0, seconds=HOUR))
-    assert "1.00 EUR and 1.0 h" in beyond.value.what
+    assert "1.00 EUR and 1 h 00 min" in beyond.value.what
     assert "the cheapest costs 9.6" in beyond.value.why
 
 
@@ -239,7 +239,7 @@ def test_a_cache_without_a_price_is_not_planned_within_a_budget() -> None:
     """It would count as free, however long it runs."""
     configs = {MACHINE: estimates(4, hours=1, warm=0.5, groups=1)}
     unpriced = dataclasses.replace(MACHINE, type="small", name="small", hourly=0.0, is_priced=False)
-    with pytest.raises(UsageError, match="the price of small is unknown, so --cost-limit cannot be planned"):
+    with pytest.raises(UsageError, match="the price of small is unknown, so --cost-limit cannot be kept"):
         plan_fleet(configs, assumptions=FREE, bounds=FleetLimits(workers=2, cost=5.0), cache=unpriced, optimize="time")
     way = plan_fleet(
         configs, assumptions=FREE, bounds=FleetLimits(workers=2), cache=unpriced, optimize="time"
@@ -379,7 +379,6 @@ def test_no_schedule_at_all_is_shorter_than_the_bound(groups: tuple[int, ...], w
     assert lower_bound(10.0, warm, groups, workers) <= shortest(10.0, warm, groups, workers) + 1e-6
 
 
-AWS, OPENSTACK = load("library/kiln_aws_quota.py"), load("library/kiln_openstack_quota.py")
 OVERHEADS = assumed_overheads(startup=240.0, collect=60.0, teardown=30.0)
 BOUNDS = FleetLimits(workers=4)
 
@@ -394,7 +393,7 @@ def planned(bounds: FleetLimits) -> FleetPlan:
 
 
 def test_a_plan_has_as_many_workers_as_the_quota_leaves_free() -> None:
-    plan = plan_plan.plan_within_quotas((cores(64, used=30),), planned, BOUNDS)
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(cores(64, used=30),)))
     assert plan.selection.worker_count == 2
     assert plan.without_quotas is not None
     assert plan.without_quotas.worker_count == 4
@@ -406,16 +405,16 @@ def test_a_plan_has_as_many_workers_as_the_quota_leaves_free() -> None:
 
 
 def test_a_plan_that_fits_is_the_same_and_shows_what_it_needs() -> None:
-    plan = plan_plan.plan_within_quotas((cores(640),), planned, BOUNDS)
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(cores(640),)))
     assert plan.selection == planned(BOUNDS).selection
     assert plan.without_quotas is None
     assert "quota   64 of 640 free vCPUs" in plan_as_text(plan)
-    assert "quota" not in plan_as_text(plan_plan.plan_within_quotas((), planned, BOUNDS))
+    assert "quota" not in plan_as_text(planned(BOUNDS))
 
 
 def test_where_not_one_worker_fits_the_error_says_what_to_request() -> None:
     with pytest.raises(FleetLimit, match="within the quotas of the account") as error:
-        plan_plan.plan_within_quotas((cores(8),), planned, BOUNDS)
+        planned(dataclasses.replace(BOUNDS, quotas=(cores(8),)))
     assert error.value.why == "8 vCPUs are free: vCPUs of the project"
     assert "request 16 vCPUs" in error.value.hint
 
@@ -437,7 +436,7 @@ def test_the_controller_of_a_detached_run_has_its_part_of_the_quotas() -> None:
     quota = Quota.from_provider_answer(row, MACHINE)
     assert (quota.reserved, quota.free_units) == (16, 48)
     assert Quota.from_provider_answer({**row, "spot": True}, MACHINE).free_units == 64
-    plan = plan_plan.plan_within_quotas((quota,), planned, BOUNDS)
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(quota,)))
     assert plan.selection.worker_count == 2, "as with 3 in as many rounds"
     text = plan_as_text(plan)
     assert "quota   32 of 48 free vCPUs: vCPUs of the project, 2 of 66 in use, 16 for the controller" in text
@@ -446,7 +445,7 @@ def test_the_controller_of_a_detached_run_has_its_part_of_the_quotas() -> None:
 
 def test_the_disks_of_machines_are_within_their_quota() -> None:
     quota = Quota(name="volumes", measure="disk", limit=10 * MACHINE.disk, used=8 * MACHINE.disk)
-    plan = plan_plan.plan_within_quotas((quota,), planned, BOUNDS)
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(quota,)))
     assert plan.selection.worker_count == 2
     free = 2 * MACHINE.disk
     assert f"quota   {free:g} of {free:g} free GB of disk: volumes" in plan_as_text(plan)
@@ -456,7 +455,7 @@ def test_a_fall_back_that_could_not_replace_all_workers_is_named_with_what_to_re
     """Zones share the quotas of their region; a smaller type fits, and so do the planned machines."""
     large = dataclasses.replace(MACHINE, type="large", name="c9.large", cores=2 * MACHINE.cores)
     small = dataclasses.replace(MACHINE, type="small", name="c9.small", cores=1)
-    plan = plan_plan.plan_within_quotas((cores(64),), planned, BOUNDS)
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(cores(64),)))
     offers = offers_in_request_order(plan.selection.machine_type, [small, large], zones=("a", "b"))
     request = "request 128 vCPUs of vCPUs of the project, which is 64"
     assert list(plan_plan.quota_warnings(plan, [offers])) == [
@@ -471,17 +470,14 @@ def test_a_fall_back_that_could_not_replace_all_workers_is_named_with_what_to_re
 
 def plan_of_spot_workers(*limits: Quota) -> FleetPlan:
     """Return the plan of four configs on spot machines of 16 cores."""
-
-    def planned(bounds: FleetLimits) -> FleetPlan:
-        return plan_fleet({MACHINE: estimates(4)}, assumptions=OVERHEADS, bounds=bounds, optimize="time", spot=True)
-
-    return plan_plan.plan_within_quotas(limits, planned, BOUNDS)
+    bounds = dataclasses.replace(BOUNDS, quotas=limits)
+    return plan_fleet({MACHINE: estimates(4)}, assumptions=OVERHEADS, bounds=bounds, optimize="time", spot=True)
 
 
 def test_tests_after_the_builds_that_have_no_room_are_named_before_they_begin() -> None:
     graphics = dataclasses.replace(MACHINE, type="gpu-t4", gpus=1)
     tests = WorkerTestPlan(configs=("one",), machine_type=graphics, spot=False, seconds=60.0, cost=0.0)
-    plan = plan_plan.plan_within_quotas((cores(0, gpu=True),), planned, dataclasses.replace(BOUNDS, tests=tests))
+    plan = planned(dataclasses.replace(BOUNDS, quotas=(cores(0, gpu=True),), tests=tests))
     text = plan_as_text(plan)
     assert "quota   too small for the tests after the builds; request 16 vCPUs" in text
     assert plan_as_json(plan)["quota_warnings"][0].startswith("too small for the tests")
@@ -494,8 +490,8 @@ def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
     spot = {"InstanceLifecycle": "spot"}
     running = [instance("c7i.2xlarge", 4), instance("m5.large", 1, **spot), instance("g5.xlarge", 2)]
     running += [instance("p4d.24xlarge", 48), instance("inf1.xlarge", 2)]
-    limits = {AWS.STORAGE: 1.0, **{code: 64.0 for code, *_ in AWS.CODES}}
-    storage, *rows = AWS.quotas(limits, running, [{"Size": 100}, {"Size": 150}])
+    limits = {aws_quotas.STORAGE: 1.0, **{code: 64.0 for code, *_ in aws_quotas.CODES}}
+    storage, *rows = aws_quotas.quotas(limits, running, [{"Size": 100}, {"Size": 150}])
     assert Quota.from_provider_answer(storage).free_units == 1024 - 250
     assert [(row["used"], row["spot"], row["gpu"]) for row in rows] == [
         (8, False, False),
@@ -508,5 +504,5 @@ def test_the_quotas_of_aws_count_families_and_spot_apart() -> None:
 
 def test_the_limits_of_a_project_that_has_none_are_left_out() -> None:
     limits = {"maxTotalInstances": -1, "maxTotalCores": 20, "totalCoresUsed": 4, "maxTotalRAMSize": 51200}
-    rows = [Quota.from_provider_answer(row) for row in OPENSTACK.quotas(limits)]
+    rows = [Quota.from_provider_answer(row) for row in openstack_account.quotas(limits)]
     assert [(row.measure, row.limit, row.free_units) for row in rows] == [("cores", 20, 16), ("memory", 50, 50)]

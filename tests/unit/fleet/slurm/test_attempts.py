@@ -241,16 +241,3 @@ def test_a_terminated_job_has_no_exit_code(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 1
     assert (state_of(tmp_path)["result"], state_of(tmp_path)["exit_code"]) == ("terminated", None)
-
-
-@pytest.mark.processes
-def test_a_node_that_was_cut_off_does_not_overwrite_the_result_of_the_next(tmp_path: Path) -> None:
-    assert node_job(tmp_path, "", SLURM_RESTART_COUNT="1").wait() == 0
-    assert node_job(tmp_path, "import sys; sys.exit(3)").wait() == 3
-    assert (state_of(tmp_path)["restarts"], state_of(tmp_path)["exit_code"]) == (1, 0)
-
-
-@pytest.mark.processes
-def test_a_job_that_slurm_restarts_forever_ends(tmp_path: Path) -> None:
-    assert node_job(tmp_path, "", SLURM_RESTART_COUNT="4").wait() == 1
-    assert state_of(tmp_path)["result"] == "restarted 4 times"

@@ -1,8 +1,14 @@
-#!/usr/bin/python
-"""Claim existing hosts for a run, and release them: each has a note with its owner, and belongs to one run at a time.
+"""Existing hosts: a run claims and releases them; each has a note with its owner, and belongs to one run at a time.
 
 A claim is written into the run's folder before the host is asked, so that a run that was killed finds all hosts that it
-had claimed.
+had claimed. The note, /etc/kiln-owner, is created by a link, which fails if it exists: of two controllers that claim a
+host at the same moment only one succeeds.
+
+The states of the action kiln_run:
+
+- ``claimed`` claims a free host for each requested worker, and returns the refusals with their reasons.
+- ``listed`` lists the claimed hosts, of this run, or of all runs.
+- ``left`` removes from hosts what a run has put there, its note last; hosts of other runs are not touched.
 """
 
 from __future__ import annotations
@@ -10,6 +16,7 @@ from __future__ import annotations
 import getpass
 import json
 import queue
+import re
 import shlex
 import socket
 import subprocess
@@ -19,111 +26,47 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ansible.module_utils import kiln_host_note, kiln_ssh
+from kiln.base import files
+from kiln.base.errors import KilnError
+from kiln.base.serialization import read_json_object
+from kiln.fleet.ansible import ssh
 
-DOCUMENTATION = """
----
-module: kiln_static
-short_description: Claim existing hosts for a run of kiln's fleet, and release them
-description:
-  - C(claimed) claims a free host for each requested worker, and returns the refusals with their reasons.
-  - C(listed) lists the claimed hosts, of this run, or with O(everywhere) of all runs.
-  - C(left) removes from hosts what a run has put there, its note last; hosts of other runs are not touched.
-options:
-  folder:
-    description: The run's folder on the controller, an absolute path.
-    type: path
-    required: true
-  state:
-    description: The action.
-    type: str
-    required: true
-    choices: [claimed, listed, left]
-  hosts:
-    description: The existing hosts, each with address, key and known_hosts.
-    type: list
-    elements: dict
-    default: []
-  machines:
-    description: The requested workers, or those to release.
-    type: list
-    elements: dict
-    default: []
-  run:
-    description: The run's name.
-    type: str
-    required: true
-  owner:
-    description: The owner of the run.
-    type: str
-    required: true
-  expires:
-    description: The expiry of the workers, in seconds since the epoch.
-    type: int
-    default: 0
-  leave:
-    description: The script that removes, as root, what a run has put on a host.
-    type: str
-    default: ""
-  everywhere:
-    description: List the hosts of all runs.
-    type: bool
-    default: false
-  user:
-    description: The user of ssh.
-    type: str
-    default: fleet
-  ssh_options:
-    description: Further options of ssh.
-    type: dict
-    default: {}
-author:
-  - kiln (@kiln)
-"""
-
-EXAMPLES = """
-- name: Claim hosts
-  kiln_static:
-    folder: /home/me/feedstock/build_artifacts/fleet/one
-    state: claimed
-    run: one
-    owner: one
-    hosts: "{{ kiln_static_hosts }}"
-    machines:
-      - name: kiln-one-1
-"""
-
-RETURN = """
-machines:
-  description: The workers that were claimed, are claimed, or were released.
-  returned: always
-  type: list
-  elements: dict
-refused:
-  description: The workers that could not be claimed or released, each with a reason.
-  returned: always
-  type: list
-  elements: dict
-"""
-
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "folder": {"type": "path", "required": True},
-    "state": {"required": True, "choices": ["claimed", "listed", "left"]},
-    "hosts": {"type": "list", "elements": "dict", "default": []},
-    "machines": {"type": "list", "elements": "dict", "default": []},
-    "run": {"required": True},
-    "owner": {"required": True},
-    "expires": {"type": "int", "default": 0},
-    "leave": {"default": ""},
-    "everywhere": {"type": "bool", "default": False},
-    "user": {"default": "fleet"},
-    "ssh_options": {"type": "dict", "default": {}},
-}
 Host = dict[str, Any]
 LOST = 255  # ssh's own exit code
 SECONDS = 120  # for one command on a host
 IN_PARALLEL = 16  # hosts that are asked at once
 REACHED = "kiln: reached"  # the first output of a host: without it nothing was done there
+
+# Run as root: each prints the note, the second after claiming the host if it was free.
+QUERY = "cat /etc/kiln-owner 2>/dev/null || true"
+CLAIM = """
+note=$(mktemp /etc/kiln-owner.XXXXXX)
+trap 'rm -f "$note"' EXIT
+printf '%s' {text} >"$note"
+chmod 644 "$note"
+sync "$note"
+if ln -T "$note" /etc/kiln-owner 2>/dev/null; then echo claimed_now=yes; fi
+cat /etc/kiln-owner
+"""
+NEW = "claimed_now"  # in the answer to that script, when the host was free until then
+# The sizes of a host: its cores, its memory in kB, the free kB of the disk that builds use, and its GPUs.
+MEASURE = """
+echo measured_cores=$(nproc)
+echo measured_memory=$(sed -n 's/^MemTotal: *\\([0-9]*\\) kB/\\1/p' /proc/meminfo)
+echo measured_disk=$(df --output=avail -k /var/lib | tail -n 1)
+echo measured_gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ' || true)
+"""
+# A host without a note was released already, or never claimed.
+RELEASE = """
+owner=$(sed -n 's/^owner=//p' /etc/kiln-owner 2>/dev/null || true)
+if [ "$owner" != {owner} ]; then exit 0; fi
+{script}
+rm -f /etc/kiln-owner
+"""
+
+SIZES = ("cores", "memory", "disk", "gpus")
+UNITS = {"cores": "cores", "memory": "GB of memory", "disk": "GB of free disk", "gpus": "GPUs"}
+SHARE = 0.9  # of the memory and the disk that a machine is said to have: a part is the kernel's and the system's
 
 
 class Unreached(Exception):
@@ -168,40 +111,68 @@ def worker(
     }
 
 
-class Claims:
-    """The claims of a run, as files in its folder."""
+def note_text(*, run: str, owner: str, machine: str, expires: int, origin: str, since: str) -> str:
+    """Return the text of a note; none of its characters is special in a shell's single quotes."""
+    fields = {"run": run, "owner": owner, "machine": machine, "expires": expires, "from": origin, "since": since}
+    return "".join(f"{name}={re.sub(r'[^ -~]', '?', str(value))}\n" for name, value in fields.items())
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.claims = folder / "claims"
 
-    def read(self) -> dict[str, dict[str, Any]]:
-        """Return the hosts that this run has claimed, or may have: {name: {host, type}}."""
-        return {path.stem: json.loads(path.read_text()) for path in self.claims.glob("[!.]*.json")}
+def parse_note(text: str) -> dict[str, str]:
+    """Return the fields of a note."""
+    return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
-    def add(self, name: str, host: Host, kind: str) -> None:
-        """Write which host is about to be claimed."""
-        part = self.claims / f".{name}.new"
-        part.write_text(json.dumps({"host": host, "type": kind}))
-        part.replace(self.claims / f"{name}.json")
 
-    def remove(self, name: str) -> None:
-        """Delete a claim."""
-        (self.claims / f"{name}.json").unlink(missing_ok=True)
+def type_name(host: dict[str, Any]) -> str:
+    """Return the machine type of a host, as kiln names it: by the sizes that the host is given."""
+    return "-".join(["static", *(f"{host[name]:g}{name}" for name in SIZES if host.get(name))])
 
-    def has_inventory(self, name: str) -> bool:
-        """Return whether a worker is in the inventory."""
-        return (self.folder / "inventory" / f"{name}.json").exists()
+
+def measured(fields: dict[str, str]) -> dict[str, float]:
+    """Return the sizes in the answer of a host: numbers and GB; those that it could not measure are left out."""
+    texts = {name: fields.get(f"measured_{name}", "").strip() for name in SIZES}
+    numbers = {name: float(text) for name, text in texts.items() if re.fullmatch("[0-9]{1,15}", text)}
+    return {name: number * 1024 / 1e9 if name in {"memory", "disk"} else number for name, number in numbers.items()}
+
+
+def lack_of(needs: dict[str, Any], sizes: dict[str, float]) -> str:
+    """Describe what a host lacks of what the configs of a worker need; empty if it holds them."""
+    lacking = [
+        f"{sizes[name]:.4g} of {need:g} {UNITS[name]}"
+        for name, need in needs.items()
+        if name in sizes and sizes[name] < need * (SHARE if name in {"memory", "disk"} else 1)
+    ]
+    return ", ".join(lacking)
+
+
+def refusal(host: dict[str, Any], note: dict[str, str]) -> str:
+    """Describe why a host of another run cannot be claimed, and how it is released."""
+    run, origin, port = note.get("run", "?"), note.get("from", "?"), host.get("port", 22)
+    target = f"{host.get('user', 'fleet')}@{host['address']}"
+    command = f"ssh{'' if int(port) == 22 else f' -p {port}'} {target} sudo rm /etc/kiln-owner"
+    return (
+        f"{host['address']} belongs to the run {run} of {origin} since {note.get('since', '?')};"
+        f" 'kiln fleet down {run}' there releases it, or if that is no longer possible: {command}"
+    )
 
 
 class Hosts:
-    """The existing hosts, as one run sees them."""
+    """The existing hosts, as one run sees them, whose claims are files in its folder."""
 
     def __init__(self, parameters: dict[str, Any]) -> None:
         self.parameters = parameters
-        self.claims = Claims(Path(parameters["folder"]))
+        self.folder = Path(parameters["folder"])
         self.reasons: dict[str, str] = {}  # of refusals, by address; threads only add to it
         self.claimed_some = False
+
+    def claims(self) -> dict[str, dict[str, Any]]:
+        """Return the hosts that this run has claimed, or may have: {name: {host, type}}."""
+        return {path.stem: read_json_object(path) for path in self.folder.glob("claims/[!.]*.json")}
+
+    def _claim_file(self, name: str) -> Path:
+        return self.folder / "claims" / f"{name}.json"
+
+    def _is_recorded(self, name: str) -> bool:
+        return (self.folder / "inventory" / f"{name}.json").exists()
 
     def argv(self, host: Host, name: str, known_hosts: str) -> list[str]:
         """Return the command line of ssh without a command: only the given key and host key are used.
@@ -210,8 +181,8 @@ class Hosts:
         that within seconds, while an open one notices it after a minute. Other queries use what is open.
         """
         user, port = host.get("user", self.parameters["user"]), host.get("port", 22)
-        settings = kiln_ssh.settings(user=user, port=port, key=host["key"], known_hosts=known_hosts, alias=name)
-        shared = kiln_ssh.sharing(self.claims.folder, is_new=self.parameters["state"] == "claimed")
+        settings = ssh.settings(user=user, port=port, key=host["key"], known_hosts=known_hosts, alias=name)
+        shared = ssh.sharing(self.folder, is_new=self.parameters["state"] == "claimed")
         options = {**settings, **shared, **self.parameters["ssh_options"]}
         return ["ssh", "-F", "/dev/null", *(f"-o{key}={value}" for key, value in options.items()), str(host["address"])]
 
@@ -246,7 +217,7 @@ class Hosts:
 
     def claim_all(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Claim a host for each requested worker; return the workers, and the refusals."""
-        claims, requests = self.claims.read(), self.parameters["machines"]
+        claims, requests = self.claims(), self.parameters["machines"]
         claimed = {endpoint(claim["host"]) for claim in claims.values()}
         unclaimed = [host for host in self.parameters["hosts"] if endpoint(host) not in claimed]
         free = {kind: self._free(unclaimed, kind) for kind in {kind_of(request) for request in requests}}
@@ -266,8 +237,8 @@ class Hosts:
     def _free(hosts: list[Host], kind: str) -> queue.SimpleQueue[Host]:
         """Return the hosts of a machine type; C(static) is any host, those without sizes first."""
         free: queue.SimpleQueue[Host] = queue.SimpleQueue()
-        for host in sorted(hosts, key=lambda host: kiln_host_note.type_name(host) != kind):
-            if kind in {"static", kiln_host_note.type_name(host)}:
+        for host in sorted(hosts, key=lambda host: type_name(host) != kind):
+            if kind in {"static", type_name(host)}:
                 free.put(host)
         return free
 
@@ -289,9 +260,9 @@ class Hosts:
     def _claim_host(self, host: Host, request: dict[str, Any]) -> dict[str, Any] | None:
         """Claim a host, unless it is another run's or cannot be reached."""
         name, kind, parameters = request["name"], kind_of(request), self.parameters
-        needs = {} if self.claims.has_inventory(name) else request.get("needs", {})
-        self.claims.add(name, host, kind)
-        text = kiln_host_note.write(
+        needs = {} if self._is_recorded(name) else request.get("needs", {})
+        files.write_text(self._claim_file(name), json.dumps({"host": host, "type": kind}))
+        text = note_text(
             run=parameters["run"],
             owner=parameters["owner"],
             machine=name,
@@ -299,21 +270,24 @@ class Hosts:
             origin=f"{account_user()}:{parameters['folder']}",
             since=time.strftime("%Y-%m-%d %H:%M:%S %Z"),
         )
-        state, measure = "running", kiln_host_note.MEASURE if needs else ""
+        state, measure = "running", MEASURE if needs else ""
         try:
-            output = self.ask(host, name, kiln_host_note.CLAIM.format(text=shlex.quote(text)) + measure)
-            note = kiln_host_note.parse(output)
+            output = self.ask(host, name, CLAIM.format(text=shlex.quote(text)) + measure)
+            note = parse_note(output)
         except Unreached as unreached:
-            if not unreached.unknown and not self.claims.has_inventory(name):
-                return self._refuse(name, host, str(unreached))
+            if not unreached.unknown and not self._is_recorded(name):
+                self._refuse(name, host, str(unreached))
+                return None
             # It is this run's, or may be: the next listing will know.
             note, state = {"owner": parameters["owner"]}, "unreachable"
         if (note.get("owner"), note.get("machine", name)) != (parameters["owner"], name):
-            return self._refuse(name, host, kiln_host_note.refusal(host, note))
-        if lack := kiln_host_note.lack(needs, kiln_host_note.measured(note)):
+            self._refuse(name, host, refusal(host, note))
+            return None
+        if lack := lack_of(needs, measured(note)):
             self._release({**host, "name": name})
-            return self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
-        if kiln_host_note.NEW in note:
+            self._refuse(name, host, f"{host['address']} is too small: it has {lack}")
+            return None
+        if NEW in note:
             self.claimed_some = True
         expires = int(note.get("expires") or parameters["expires"])  # of a host that is this run's already: as it was
         facts = {"run": parameters["run"], "owner": parameters["owner"], "expires": expires, "state": state}
@@ -321,11 +295,11 @@ class Hosts:
 
     def _refuse(self, name: str, host: Host, reason: str) -> None:
         self.reasons[str(host["address"])] = reason
-        self.claims.remove(name)
+        self._claim_file(name).unlink(missing_ok=True)
 
     def list_all(self) -> list[dict[str, Any]]:
         """Return the claimed hosts as workers, with those that do not answer and may be claimed."""
-        queries = [(name, claim["host"], claim) for name, claim in self.claims.read().items()]
+        queries = [(name, claim["host"], claim) for name, claim in self.claims().items()]
         if self.parameters["everywhere"]:
             queries = [(f"host{number}", host, {}) for number, host in enumerate(self.parameters["hosts"])]
         with ThreadPoolExecutor(IN_PARALLEL) as pool:
@@ -336,7 +310,7 @@ class Hosts:
         parameters, state = self.parameters, "running"
         note = {"run": parameters["run"], "owner": parameters["owner"], "machine": name}
         try:
-            note = kiln_host_note.parse(self.ask(host, name, kiln_host_note.QUERY))
+            note = parse_note(self.ask(host, name, QUERY))
             if not note:
                 return None
         except Unreached:
@@ -368,12 +342,12 @@ class Hosts:
     def _release(self, host: dict[str, Any]) -> str:
         """Release a host; return why that failed, if it did."""
         name, owner = host["name"], host.get("owner") or self.parameters["owner"]
-        script = kiln_host_note.RELEASE.format(owner=shlex.quote(owner), script=self.parameters["leave"])
+        script = RELEASE.format(owner=shlex.quote(owner), script=self.parameters["leave"])
         try:
             self.ask(host, name, script)
         except Unreached as unreached:
             return str(unreached)
-        self.claims.remove(name)
+        self._claim_file(name).unlink(missing_ok=True)
         return ""
 
 
@@ -385,7 +359,7 @@ def act(parameters: dict[str, Any]) -> dict[str, Any]:
     if parameters["state"] == "left":
         machines, refused = hosts.release_all()
         return {"machines": machines, "refused": refused, "changed": bool(machines)}
-    for folder in (hosts.claims.folder, hosts.claims.claims, kiln_ssh.sockets(hosts.claims.folder)):
+    for folder in (hosts.folder, hosts.folder / "claims", ssh.sockets(hosts.folder)):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         folder.chmod(0o700)  # fails if another user owns the folder
     machines, refused = hosts.claim_all()
@@ -396,5 +370,5 @@ def result(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a task; the action plugin of this name calls it with its validated parameters."""
     try:
         return act(parameters)
-    except (OSError, subprocess.SubprocessError, KeyError, ValueError) as failure:
+    except (KilnError, OSError, subprocess.SubprocessError, KeyError, ValueError) as failure:
         return {"failed": True, "msg": f"cannot write the run's folder {parameters['folder']}: {failure!r}"}

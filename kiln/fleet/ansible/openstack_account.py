@@ -1,8 +1,10 @@
-#!/usr/bin/python
-"""Give OpenStack's servers the credential by which each can delete itself when its lease ends, and revoke it later.
+"""Ask an OpenStack whose its credentials are and what their project may have, and let its servers delete themselves.
 
-A server that has shut itself down is charged for until it is deleted. Keystone's application credentials can be
-restricted by access rules to one method and one path, here to the deletion of one server.
+The states: ``user`` returns the name of the user, whom Keystone's token names, whoever may ask for nothing else;
+``limits`` the limits of the project, and what is used of them. A server that has shut itself down is charged for until
+it is deleted. Keystone's application credentials can be restricted by access rules to one method and one path, here to
+the deletion of one server: ``present`` creates one for each server, and writes it into the run's folder; secrets are
+not returned. ``revoked`` revokes those of the given servers, ``absent`` those of servers that do not exist any more.
 """
 
 from __future__ import annotations
@@ -10,55 +12,51 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+from kiln.base import files
+from kiln.base.errors import KilnError
+from kiln.base.serialization import read_json_object
 
-DOCUMENTATION = """
----
-module: kiln_openstack_credential
-short_description: Application credentials with which servers of kiln's fleet delete themselves
-description:
-  - C(present) creates a credential for each server, and writes it into the run's folder. Secrets are not returned.
-  - C(revoked) revokes those of the given servers, C(absent) those of servers that do not exist any more.
-options:
-  folder:
-    description: The run's folder on the controller, an absolute path.
-    type: path
-    required: true
-  state:
-    description: The action.
-    type: str
-    required: true
-    choices: [present, revoked, absent]
-  machines:
-    description: The servers; with C(absent) those that exist.
-    type: list
-    elements: dict
-  run:
-    description: The run.
-    type: str
-    required: true
-  expires:
-    description: The end of the servers' life, in seconds since the epoch.
-    type: int
-    default: 0
-  everywhere:
-    description: With C(absent), whether credentials of all runs are revoked.
-    type: bool
-    default: false
-"""
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Row = dict[str, Any]
 DAY = 86400
 SUFFIX = "delete-server"  # of the file in the run's folder
 NOTE = re.compile(r"deletes server (?P<server>\S+) at (?P<place>\S+) of run (?P<run>\S+) of kiln")
+# What is limited: its name, its limit and use as Nova names them, and how many of kiln's units one is.
+LIMITS = (
+    ("servers", "machines", "maxTotalInstances", "totalInstancesUsed", 1.0),
+    ("vCPUs", "cores", "maxTotalCores", "totalCoresUsed", 1.0),
+    ("memory", "memory", "maxTotalRAMSize", "totalRAMUsed", 1 / 1024),  # MB to GB
+)
 NOT_OFFERED = (400, 401, 403, 404, 405, 501)  # Keystone's answers to whoever may not use these credentials
+
+
+def user_of(connection: Any) -> str:
+    """Return the name of the user of a connection of openstacksdk, or its id if the token has no name."""
+    access = connection.config.get_auth().get_access(connection.session)
+    return str(access.username or access.user_id or "")
+
+
+def quotas(absolute: Mapping[str, int]) -> list[Row]:
+    """Return the quotas of Nova's absolute limits, of which -1 is none."""
+    return [
+        {
+            "name": f"{name} of the project",
+            "measure": measure,
+            "limit": absolute[limit] * unit,
+            "used": absolute.get(used, 0) * unit,
+            "spot": None,
+            "gpu": None,
+        }
+        for name, measure, limit, used, unit in LIMITS
+        if absolute.get(limit, -1) >= 0
+    ]
 
 
 class RefusedCredential(Exception):
@@ -90,7 +88,7 @@ class Credentials:
         # By its id, too: of two servers of one name, each has its own.
         file = self.folder / "keys" / f"{machine['name']}.{machine['id']}.{SUFFIX}"
         server = f"{self.compute}/servers/{machine['id']}"
-        if is_for(file, server):
+        if read_json_object(file).get("server") == server:  # and not that of an earlier one of its name
             return False
         name, rule = f"{machine['name']} {machine['id']}", access_rule(server)
         with _refusals():
@@ -111,7 +109,7 @@ class Credentials:
             self._revoke(created)
             raise RefusedCredential("the cloud ignores access rules, so a credential would give its whole project away")
         secret = {"auth_url": self.auth_url, "id": created.id, "secret": created.secret, "server": server}
-        write_secret(file, json.dumps({**secret, "authority": self.authority}) + "\n")
+        files.write_text(file, json.dumps({**secret, "authority": self.authority}) + "\n", mode=0o600)
         return True
 
     def revoke(self, machines: Iterable[Row]) -> list[str]:
@@ -187,23 +185,6 @@ def moment(seconds: int) -> str:
     return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def is_for(file: Path, server: str) -> bool:
-    """Return whether a file has the credential of this server, and not of an earlier one of its name."""
-    try:
-        return bool(json.loads(file.read_text(encoding="utf-8"))["server"] == server)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def write_secret(file: Path, text: str) -> None:
-    """Write a file that its owner alone can read, from its first byte on."""
-    part = file.with_name(f".{file.name}.part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as stream:
-        stream.write(text)
-    part.replace(file)
-
-
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
     """Raise RefusedCredential for an answer by which Keystone refuses these credentials; others are faults."""
@@ -218,7 +199,11 @@ def _refusals() -> Iterator[None]:
 
 
 def act(connection: Any, parameters: Row) -> Row:
-    """Run the action of a playbook; return the names of workers or credentials, and why there are none."""
+    """Run the action of a playbook; return its answer, or the names of credentials and why there are none."""
+    if parameters["state"] == "user":
+        return {"user": user_of(connection)}
+    if parameters["state"] == "limits":
+        return {"quotas": quotas(connection.compute.get("/limits").json()["limits"]["absolute"])}
     try:
         credentials = Credentials(connection, Path(parameters["folder"]), parameters["run"])
         return {"names": _changed(credentials, parameters), "refused": ""}
@@ -235,31 +220,19 @@ def _changed(credentials: Credentials, parameters: Row) -> list[str]:
     return credentials.revoke_all_but(machines, everywhere=parameters["everywhere"])
 
 
-def main() -> None:
-    """Run the module."""
-    from ansible.module_utils.basic import AnsibleModule
+FAILURES = {"user": "Keystone did not name the user", "limits": "Nova did not name the limits"}
 
-    module = AnsibleModule(
-        argument_spec={
-            "folder": {"type": "path", "required": True},
-            "state": {"required": True, "choices": ["present", "revoked", "absent"]},
-            "machines": {"type": "list", "elements": "dict", "default": []},
-            "run": {"required": True},
-            "expires": {"type": "int", "default": 0},
-            "everywhere": {"type": "bool", "default": False},
-        }
-    )
+
+def result(parameters: Row) -> Row:
+    """Return the result of a task; the action kiln_run calls it with its validated parameters."""
     import openstack
     from keystoneauth1.exceptions import ClientException
     from openstack.exceptions import SDKException
 
     try:
         with openstack.connect() as connection:
-            result = act(connection, module.params)
-    except (SDKException, ClientException, OSError) as failure:
-        module.fail_json(msg=f"the credentials of run {module.params['run']} could not be changed: {failure}")
-    module.exit_json(changed=bool(result["names"]), **result)
-
-
-if __name__ == "__main__":
-    main()
+            answer = act(connection, parameters)
+    except (SDKException, ClientException, KilnError, OSError) as failure:
+        credentials = f"the credentials of run {parameters['run']} could not be changed"
+        return {"failed": True, "msg": f"{FAILURES.get(parameters['state'], credentials)}: {failure}"}
+    return {"changed": bool(answer.get("names")), **answer}

@@ -1,4 +1,3 @@
-#!/usr/bin/python
 """Return the quotas of EC2 in a region, and what is used of them: vCPUs of families, on demand and spot apart; disks.
 
 Codes are those of the console of Service Quotas: Running On-Demand Standard (A, C, D, H, I, M, R, T, Z) instances, All
@@ -14,23 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-DOCUMENTATION = """
----
-module: kiln_aws_quota
-short_description: Quotas of EC2's vCPUs and EBS's gp3 volumes
-description:
-  - Asks Service Quotas for the limits, and EC2 for the instances and volumes that count. Nothing is changed.
-options:
-  region:
-    description: The region.
-    type: str
-    required: true
-  endpoint:
-    description: The endpoint of another AWS than Amazon's.
-    type: str
-    default: ""
-"""
 
 STANDARD, GRAPHICS = re.compile(r"[acdhimrtz][0-9]"), re.compile(r"(g|vt)[0-9]")
 CODES = (
@@ -90,19 +72,14 @@ def known_limits(service: Any) -> dict[str, float]:
     return limits
 
 
-def main() -> None:
-    """Run the module."""
-    from ansible.module_utils.basic import AnsibleModule
-
-    module = AnsibleModule(
-        argument_spec={"region": {"required": True}, "endpoint": {"default": ""}}, supports_check_mode=True
-    )
+def result(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the result of a task; the action kiln_run calls it with its validated parameters."""
     import boto3
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
     brief = Config(connect_timeout=SECONDS, read_timeout=SECONDS, retries={"total_max_attempts": 2})
-    place = {"region_name": module.params["region"], "endpoint_url": module.params["endpoint"] or None}
+    place = {"region_name": parameters["region"], "endpoint_url": parameters["endpoint"] or None}
     try:
         limits = known_limits(boto3.client("service-quotas", config=brief, **place))
         ec2 = boto3.client("ec2", config=brief, **place)
@@ -118,9 +95,5 @@ def main() -> None:
             for item in reservation["Instances"]
         ]
     except (BotoCoreError, ClientError) as failure:
-        module.fail_json(msg=str(failure))
-    module.exit_json(changed=False, quotas=quotas(limits, instances, volumes))
-
-
-if __name__ == "__main__":
-    main()
+        return {"failed": True, "msg": str(failure)}
+    return {"changed": False, "quotas": quotas(limits, instances, volumes)}

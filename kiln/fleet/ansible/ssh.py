@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from kiln.base import process
+from kiln.base.errors import SystemFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def create_key_pair(path: Path, comment: str, environment: Mapping[str, str]) -> None:
+    """Write a new private key, and the public one next to it (``.pub``)."""
+    argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", path)
+    result = process.capture(argv, env=environment)
+    if not result.ok:
+        raise SystemFault("ssh-keygen has made no key", why=result.tail)
 
 
 def sockets(folder: Path) -> Path:
-    """Return the folder of a run's shared connections, which is short enough for the paths of sockets."""
-    return Path(tempfile.gettempdir(), f"kiln-ssh-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")
+    """Return the folder of a run's shared connections, whose path is short enough for sockets, unlike many a TMPDIR."""
+    return Path("/tmp", f"kiln-ssh-{hashlib.sha256(str(folder).encode()).hexdigest()[:12]}")  # noqa: S108 - see sharing
 
 
 def shared(folder: Path) -> dict[str, Any]:

@@ -1,114 +1,39 @@
-#!/usr/bin/python
-"""Maintain the folder of a run on the controller: keys, first-boot data, and the inventory of the workers.
+"""The folder of a run on the controller: keys, first-boot data, and the inventory of the workers.
 
-One module instead of a dozen tasks for each worker: it takes milliseconds instead of seconds, and tests can compare the
-texts that it writes.
+The states of the action kiln_run, besides those of kiln_static:
+
+- ``seeded`` creates the folder, the run's ssh key and the password of its cache, and for each worker a host key and
+  cloud-init's user data.
+- ``recorded`` writes the settings of ssh and Ansible for each worker; of two of the same name, those of the one that
+  was recorded before.
+- ``refused`` records the workers that a provider refused, with the reasons.
+- ``unanswered`` returns the names of the workers whose request the provider may not have answered: the playbook that
+  requested them was killed, or the provider did not list them.
+- ``forgotten`` closes the connections to workers and deletes their records; without names, those of all workers, the
+  run's key and the password.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import shlex
 import shutil
-import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ansible.module_utils import kiln_ssh
+from kiln.base import files, process
+from kiln.base.errors import KilnError, MissingTool
+from kiln.base.serialization import read_json_object
+from kiln.fleet.ansible import ssh
+from kiln.fleet.ansible.playbooks import recorded_machine, ssh_config_file
 
-DOCUMENTATION = """
----
-module: kiln_run
-short_description: Maintain the folder of a run of kiln's fleet on the controller
-description:
-  - C(seeded) creates the folder, the run's ssh key and the password of its cache, and for each worker a host key and
-    cloud-init's user data.
-  - C(recorded) writes the settings of ssh and Ansible for each worker; of two of the same name, those of the one that
-    was recorded before.
-  - C(refused) records the workers that a provider refused, with the reasons.
-  - C(unanswered) returns the names of the workers whose request the provider may not have answered - the playbook that
-    requested them was killed, or the provider did not list them.
-  - C(forgotten) closes the connections to workers and deletes their records; without O(names), those of all workers,
-    the run's key and the password.
-options:
-  folder:
-    description: The run's folder, an absolute path.
-    type: path
-    required: true
-  state:
-    description: The action.
-    type: str
-    required: true
-    choices: [seeded, recorded, refused, unanswered, forgotten]
-  machines:
-    description: The workers, each a dictionary with at least a name.
-    type: list
-    elements: dict
-    default: []
-  names:
-    description: The names of the workers to forget.
-    type: list
-    elements: str
-    default: []
-  user:
-    description: The user of ssh.
-    type: str
-    default: fleet
-  files:
-    description: Files of the first boot, from path on the worker to path on the controller.
-    type: dict
-    default: {}
-  lease:
-    description: The first lease in seconds.
-    type: int
-    default: 3600
-  expires:
-    description: The expiry of the workers, in seconds since the epoch.
-    type: int
-    default: 0
-  ssh_options:
-    description: Further options of ssh.
-    type: dict
-    default: {}
-author:
-  - kiln (@kiln)
-"""
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-EXAMPLES = """
-- name: Create the run's folder
-  kiln_run:
-    folder: /home/me/feedstock/build_artifacts/fleet/one
-    state: seeded
-    machines:
-      - name: kiln-one-1
-"""
-
-RETURN = """
-machines:
-  description: The names of the workers whose records were written or deleted.
-  returned: always
-  type: list
-  elements: str
-"""
-
-ARGUMENTS: dict[str, dict[str, Any]] = {
-    "folder": {"type": "path", "required": True},
-    "state": {"required": True, "choices": ["seeded", "recorded", "refused", "unanswered", "forgotten"]},
-    "machines": {"type": "list", "elements": "dict", "default": []},
-    "names": {"type": "list", "elements": "str", "default": []},
-    "user": {"default": "fleet"},
-    "files": {"type": "dict", "default": {}},
-    "lease": {"type": "int", "default": 3600},
-    "expires": {"type": "int", "default": 0},
-    "ssh_options": {"type": "dict", "default": {}},
-}
 FOLDERS = ("keys", "ssh", "seed", "inventory", "refused", "collected")
-
-
-class MissingProgram(Exception):
-    """A program is not installed."""
 
 
 def user_data(*, user: str, run_key: str, host_key: str, host_public: str, files: dict[str, str]) -> str:
@@ -143,12 +68,12 @@ def lease(*, first: int, last: int, at_the_end: str) -> str:
     return f"# Read by kiln-lease.\nFIRST={first}\nLAST={last}\nAT_THE_END={at_the_end}\n"
 
 
-def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dict[str, Any]) -> str:
+def ssh_config(machine: Mapping[str, Any], *, folder: Path, user: str, options: Mapping[str, Any]) -> str:
     """Return the settings of ssh for a worker: only the run's key and the known host key, no forwarding."""
     name = machine["name"]
     settings = {
         "HostName": machine["address"],
-        **kiln_ssh.settings(
+        **ssh.settings(
             user=machine.get("user", user),
             port=machine.get("port", 22),
             key=machine.get("key") or folder / "keys" / "run",
@@ -160,15 +85,15 @@ def ssh_config(machine: dict[str, Any], *, folder: Path, user: str, options: dic
         "ForwardX11": "no",
         "PasswordAuthentication": "no",
         "KbdInteractiveAuthentication": "no",
-        **kiln_ssh.shared(folder),
+        **ssh.shared(folder),
         **options,
     }
     return "Host *\n" + "".join(f"    {key} {value}\n" for key, value in settings.items())
 
 
-def host_vars(machine: dict[str, Any], *, folder: Path, user: str) -> dict[str, Any]:
+def host_vars(machine: Mapping[str, Any], *, folder: Path, user: str) -> dict[str, Any]:
     """Return the settings of Ansible for a worker: ssh as configured, over the shared connection."""
-    shared = " ".join(f"-o {key}={value}" for key, value in kiln_ssh.shared(folder).items())
+    shared = " ".join(f"-o {key}={value}" for key, value in ssh.shared(folder).items())
     return {
         "ansible_host": machine["name"],
         "ansible_connection": "ssh",
@@ -184,38 +109,34 @@ def host_vars(machine: dict[str, Any], *, folder: Path, user: str) -> dict[str, 
 class Folder:
     """The folder of a run."""
 
-    def __init__(self, path: Path, *, user: str, options: dict[str, Any]) -> None:
+    def __init__(self, path: Path, *, user: str, options: Mapping[str, Any]) -> None:
         self.path = path
         self.user = user
         self.options = options
 
     def make(self) -> None:
         """Create the folders, which only their owner can read."""
-        for folder in (self.path, *(self.path / name for name in FOLDERS), kiln_ssh.sockets(self.path)):
+        for folder in (self.path, *(self.path / name for name in FOLDERS), ssh.sockets(self.path)):
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)  # fails if another user owns the folder
 
     def write(self, name: str, text: str) -> bool:
         """Write a file atomically, for others may read the folder meanwhile; return whether it was another before."""
         target = self.path / name
-        target.parent.mkdir(exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            if target.read_text(encoding="utf-8") == text:
-                return False
-        part = target.with_name(f".{target.name}.new")
-        part.touch(mode=0o600)
-        part.write_text(text, encoding="utf-8")
-        part.replace(target)
-        return True
+        is_new = files.text_or_empty(target) != text
+        if is_new:
+            target.parent.mkdir(exist_ok=True)
+            files.write_text(target, text, mode=0o600)
+        return is_new
 
     def key(self, name: str, comment: str) -> tuple[str, str]:
         """Return an ssh key pair, generated if it is missing."""
         path = self.path / "keys" / name
         if not path.with_name(f"{name}.pub").exists():
             path.unlink(missing_ok=True)
-            argv = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", comment, "-f", str(path)]
-            _run(argv)
-        return path.read_text(), path.with_name(f"{name}.pub").read_text().strip()
+            ssh.create_key_pair(path, comment, os.environ)
+        public = path.with_name(f"{name}.pub").read_text(encoding="utf-8").strip()
+        return path.read_text(encoding="utf-8"), public
 
     def password(self, name: str) -> None:
         """Generate a password if it is missing; it is stored in the folder, and on the workers that need it."""
@@ -257,45 +178,28 @@ class Folder:
         return list(chosen.values())
 
     def _recorded_id(self, name: str) -> str:
-        try:
-            inventory = json.loads((self.path / "inventory" / f"{name}.json").read_text(encoding="utf-8"))
-            return str(inventory["kiln_machines"]["hosts"][name]["kiln_machine"]["id"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return ""
+        with contextlib.suppress(KeyError, TypeError):
+            return str(recorded_machine(self.path, name)["id"])
+        return ""
 
     def unanswered(self) -> list[str]:
         """Return the workers that have first-boot data, but are neither recorded nor refused for certain."""
-        names = sorted(file.parent.name for file in self.path.glob("seed/*/user-data"))
-        return [
-            name
-            for name in names
-            if not (self.path / "inventory" / f"{name}.json").exists() and not self._is_refused(name)
-        ]
-
-    def _is_refused(self, name: str) -> bool:
-        try:
-            refusal = json.loads((self.path / "refused" / f"{name}.json").read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
-            return False
-        return not refusal.get("unlisted")
+        refusals = {path.stem: read_json_object(path) for path in self.path.glob("refused/*.json")}
+        answered = {path.stem for path in self.path.glob("inventory/*.json")}
+        answered |= {name for name, refusal in refusals.items() if refusal and not refusal.get("unlisted")}
+        return sorted({path.parent.name for path in self.path.glob("seed/*/user-data")} - answered)
 
     def forget(self, name: str) -> bool:
         """Close the connection to a worker, and delete its records; return whether there were some."""
-        config = self.path / "ssh" / f"{name}.config"
-        known = any(
-            path.exists() for path in (config, self.path / "inventory" / f"{name}.json", self.path / "seed" / name)
-        )
+        keys, config = self.path / "keys", ssh_config_file(self.path, name)
+        records = (self.path / "inventory" / f"{name}.json", config, self.path / "seed" / name)
+        known = any(path.exists() for path in records)
         if config.exists():
-            argv = ["ssh", "-F", str(config), "-O", "exit", name]
-            with contextlib.suppress(MissingProgram):  # without ssh there is no connection
-                _run(argv, check=False)
-        (self.path / "inventory" / f"{name}.json").unlink(missing_ok=True)
-        config.unlink(missing_ok=True)
-        shutil.rmtree(self.path / "seed" / name, ignore_errors=True)
-        keys = self.path / "keys"
-        files = [keys / f"{name}.{suffix}" for suffix in ("host", "host.pub", "known_hosts")]
-        for file in (*files, *keys.glob(f"{name}.*.delete-server")):
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(MissingTool):  # without ssh there is no connection
+                process.capture(("ssh", "-F", config, "-O", "exit", name), env=os.environ)
+        own_keys = (keys / f"{name}.{suffix}" for suffix in ("host", "host.pub", "known_hosts"))
+        for path in (*records, *own_keys, *keys.glob(f"{name}.*.delete-server")):
+            files.remove(path)
         return known
 
     def forget_all(self) -> list[str]:
@@ -306,18 +210,9 @@ class Folder:
         for name in names:
             self.forget(name)
         for name in ("keys/run", "keys/run.pub", "keys/cache", "cache.json"):
-            (self.path / name).unlink(missing_ok=True)
-        shutil.rmtree(kiln_ssh.sockets(self.path), ignore_errors=True)
+            files.remove(self.path / name)
+        shutil.rmtree(ssh.sockets(self.path), ignore_errors=True)
         return names
-
-
-def _run(argv: list[str], *, check: bool = True) -> None:
-    """Run a program of OpenSSH. Raises MissingProgram when it is not installed."""
-    try:
-        subprocess.run(argv, check=check, stdin=subprocess.DEVNULL, capture_output=True)
-    except FileNotFoundError as missing:
-        packages = "openssh-client on Debian and Ubuntu, openssh-clients on Fedora"
-        raise MissingProgram(f"{argv[0]} is not installed; the package is {packages}") from missing
 
 
 def act(parameters: dict[str, Any]) -> list[str]:
@@ -348,8 +243,8 @@ def result(parameters: dict[str, Any]) -> dict[str, Any]:
     """Return the result of a task; the action plugin of this name calls it with its validated parameters."""
     try:
         names = act(parameters)
-    except MissingProgram as missing:
+    except MissingTool as missing:
         return {"failed": True, "msg": str(missing)}
-    except (OSError, subprocess.SubprocessError) as failure:
+    except (OSError, KilnError) as failure:
         return {"failed": True, "msg": f"cannot write the run's folder {parameters['folder']}: {failure}"}
     return {"changed": bool(names) and parameters["state"] != "unanswered", "machines": names}
