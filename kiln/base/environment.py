@@ -89,14 +89,12 @@ def _raise_when_disk_full(tail: str, folder: Path) -> None:
         )
 
 
-def _last_output_lines(tail: str, max_lines: int = 5, max_length: int = 300) -> str:
+def _last_output_lines(tail: str) -> str:
     """Return the last lines of a step's output: of pip's retries only the last one, with long lines cut."""
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     retries = [line for line in lines if line.startswith("WARNING: Retrying")]
     shown_lines = [line for line in lines if line not in retries[:-1] and not line.startswith("WARNING: Location")]
-    return "\n       ".join(
-        line if len(line) <= max_length else f"{line[:max_length]} [...]" for line in shown_lines[-max_lines:]
-    )
+    return "\n       ".join(line if len(line) <= 300 else f"{line[:300]} [...]" for line in shown_lines[-5:])
 
 
 RUN, TEST, FLEET = "run.txt", "test.txt", "fleet.txt"

@@ -66,7 +66,7 @@ class MalformedYaml(KilnError):
 
 
 class SelectorFault(KilnError):
-    """A selector ``# [...]`` is not an expression over known names."""
+    """A selector ``# [...]`` is not an expression over known names; with a pinning, one like those is a warning."""
 
     exit_code = 6
 

@@ -128,6 +128,14 @@ def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in below if path.is_file())
 
 
+def files_matching(folder: Path, pattern: str, *, below: bool) -> list[Path]:
+    """Return what matches a relative pattern in a folder, or with ``below`` at any depth, sorted."""
+    try:
+        return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
+    except (ValueError, NotImplementedError):  # not a relative pattern
+        return []
+
+
 def copy_tree(source: Path, target: Path, copy: Callable[[str, str], object]) -> None:
     """Copy a folder with all folders in it to a new path, and each other file by a function of two paths."""
     made = []
@@ -255,6 +263,16 @@ def link_or_copy(source: Path, target: Path) -> None:
             os.link(source, part)
         except OSError:
             shutil.copy2(source, part)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file to a second path, with its mode and times; replaces ``target``. A change of one changes one."""
+    with full_disk_as_kiln_error(target.parent), atomic_replacement(target) as part:
+        try:
+            files.copy_content(source, part)
+        except OSError:
+            shutil.copyfile(source, part)
+        shutil.copystat(source, part)
 
 
 def read_chunks(file: IO[bytes], size: int = _CHUNK) -> Iterator[bytes]:

@@ -273,13 +273,17 @@ def run_on_terminal(argv: Sequence[str | os.PathLike[str]], *, env: Mapping[str,
         signal.signal(signal.SIGINT, before)
 
 
+def program_on_path(program: str, *, env: Mapping[str, str]) -> str | None:
+    """Return the path of ``program`` on the PATH of ``env``; None when it is not found."""
+    return shutil.which(program, path=env.get("PATH", os.defpath))
+
+
 def find_program(program: str, *, env: Mapping[str, str]) -> Path:
     """Return the path of ``program`` on the PATH of ``env``; raises MissingTool when it is not found."""
-    path = env.get("PATH", os.defpath)
-    location = shutil.which(program, path=path)
+    location = program_on_path(program, env=env)
     if location is None:
-        hint = installation_advice(program)
-        raise MissingTool(f"{program!r} is not on this machine", why=f"PATH is {path!r}", hint=hint)
+        why = f"PATH is {env.get('PATH', os.defpath)!r}"
+        raise MissingTool(f"{program!r} is not on this machine", why=why, hint=installation_advice(program))
     return Path(location)
 
 
@@ -405,7 +409,7 @@ class _IdleLimit:
             if (
                 received
                 or used > self._used
-                or process_table.has_children(self._pid)
+                or process_table.child_pids(self._pid)
                 or process_table.waits_for_lock(self._pid)
             ):
                 self._used, self._since = used, time.monotonic()

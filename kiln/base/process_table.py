@@ -107,9 +107,12 @@ def environment_of_process(pid: int) -> tuple[bytes, ...]:
     return ()
 
 
-def has_children(pid: int) -> bool:
-    """Return whether a process has children."""
-    return any(map(files.text_or_empty, Path(f"/proc/{pid}").glob("task/*/children")))
+def child_pids(pid: int) -> tuple[int, ...]:
+    """Return the numbers of a process's children; none when it has ended."""
+    with contextlib.suppress(OSError):  # it has ended; a glob would look up the files of its threads unguarded
+        texts = [files.text_or_empty(thread / "children") for thread in Path(f"/proc/{pid}/task").iterdir()]
+        return tuple(int(word) for text in texts for word in text.split())
+    return ()
 
 
 def waits_for_lock(pid: int) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import sys
 import threading
 import types
 import typing
 from collections.abc import Mapping
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import IO, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -95,6 +97,28 @@ def iso_timestamp(seconds: float) -> str:
 def mapping_or_empty(value: Any) -> dict[Any, Any]:
     """Return a value if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
+
+
+def list_or_empty(value: Any) -> list[Any]:
+    """Return a value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def nested_value(node: Any, *keys: str) -> Any:
+    """Return the value to which keys lead through mappings; None where one of them is missing."""
+    for key in keys:
+        node = mapping_or_empty(node).get(key)
+    return node
+
+
+def toml_or_empty(text: str) -> dict[str, Any]:
+    """Return the content of a TOML text, empty for a malformed one."""
+    library = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
+    try:
+        value: dict[str, Any] = library.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return value
 
 
 def mappings_in_list(value: Any) -> list[dict[Any, Any]]:

@@ -13,7 +13,7 @@ from kiln.base.errors import UsageError
 from kiln.base.patterns import HIDDEN, lazy_pattern
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.status import Status
 
@@ -155,6 +155,13 @@ def hanging_indent_lines(line: str, width: int | None) -> list[str]:
 def count_text(number: int, noun: str) -> str:
     """Return a number of things as text: ``1 config``, ``12 configs``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def first_of(names: Iterable[str], most: int) -> str:
+    """Return the first of some names, and how many there are besides: ``a, b and 3 more``."""
+    shown = list(names)
+    more = f" and {len(shown) - most} more" if len(shown) > most else ""
+    return f"{', '.join(shown[:most])}{more}"
 
 
 def duration(seconds: float) -> str:

@@ -90,6 +90,7 @@ _TRUTH = {"true": True, "false": False}
 SPELLINGS_OF_TRUTH = {spelling: word == "true" for word in _TRUTH for spelling in (word, word.title(), word.upper())}
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
+_SHOWN = 40  # characters of a text in a message
 _MAX_DEPTH = 60
 _MAX_EXPANSION = 200_000  # nodes that all aliases together may expand to
 _MAX_SIZE = 16 << 20  # bytes of one file
@@ -219,7 +220,7 @@ def parse_document(
         errors.record_place(file, builder.line_of(event.start_mark.line + 1) if event else 0)
         raise
     except yaml.MarkedYAMLError as error:
-        raise builder.malformed_error(error.problem or "not YAML", error.problem_mark, error.context or "") from error
+        raise builder.parser_error(error, text) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, int(error.position)) + 1
         at = Place(file=file, line=builder.line_of(line))
@@ -268,12 +269,26 @@ class _DocumentBuilder:
         self._expanded = 0
         self._documents = 0
 
-    def malformed_error(self, problem: str, mark: Any, context: str = "") -> MalformedYaml:
+    def parser_error(self, error: yaml.MarkedYAMLError, text: str) -> MalformedYaml:
+        """Return the error for what the parser found, with the character or the quoted text that it does not name."""
+        problem, mark, context = error.problem or "not YAML", error.problem_mark, error.context or ""
+        if mark and problem.endswith("that cannot start any token"):  # of which PyYAML's own parser alone names it
+            before, character = text[: mark.index][-1:], text[mark.index : mark.index + 1]
+            what = f"found the character {character!r}, which cannot start a value"
+            return self.malformed_error(what, mark, hint=_character_hint(before + character))
+        opening = error.context_mark
+        if opening and "quoted scalar" in context and "unexpected" in problem:
+            start = text[opening.index :].splitlines()[0][:_SHOWN]
+            what, hint = f"the quoted text that begins with {start} has no end", f"close it with {start[:1]}"
+            return self.malformed_error(what, opening, hint=hint)
+        return self.malformed_error(problem, mark, context)
+
+    def malformed_error(self, problem: str, mark: Any, context: str = "", hint: str = "") -> MalformedYaml:
         """Return the error for a problem at the parser's position."""
         at = Place(file=self.file)
         if mark is not None:
             at = Place(file=self.file, line=self.line_of(mark.line + 1), column=mark.column + 1)
-        return MalformedYaml(problem, at=at, why=context, hint=_problem_hint(problem))
+        return MalformedYaml(problem, at=at, why=context, hint=hint or _problem_hint(problem))
 
     def add_event(self, event: Any) -> None:
         """Add the contents of one event."""
@@ -372,11 +387,20 @@ class _DocumentBuilder:
         raise UnsafeTemplate(f"the tag {tag!r} is not allowed", at=at, why="it names an object to construct")
 
 
+_NO_TABS = "indent with spaces; YAML allows no tabs there"
+_SPECIAL = "check the indentation of this line and the one above, and quote text with special characters"
+
+
+def _character_hint(characters: str) -> str:
+    """Return a hint for a character that cannot start a value, with the one before it."""
+    if characters == "{%":
+        return "remove the {% %}, which meta.yaml alone may have; recipe.yaml defines names in context"
+    return _NO_TABS if characters[-1:] == "\t" else "quote the text"
+
+
 def _problem_hint(problem: str) -> str:
-    if "\\t" in problem or "tab" in problem:
-        return "indent with spaces; YAML allows no tabs there"
+    if "tab" in problem:
+        return _NO_TABS
     if problem.startswith("duplicate"):
         return "keep one of them, or put them under selectors that exclude each other"
-    if re.search(r"found character '[%@`]'|expected <block end>|did not find expected", problem):
-        return "check the indentation of this line and the one above, and quote text with special characters"
-    return ""
+    return _SPECIAL if re.search(r"expected <block end>|did not find expected", problem) else ""

@@ -31,7 +31,6 @@ from kiln.build.engine_calls import (
     remove_folders_on_failure,
     step_file_hashes,
 )
-from kiln.build.executor.environment import add_network_hint
 from kiln.build.job import untrusted_results
 from kiln.build.job.job import (
     channels_needed_by_config,
@@ -81,10 +80,7 @@ class CompileStepRunner:
         def run_step(display: ReportedStep) -> tuple[Iterable[Path], dict[str, Any]]:
             package = self._run_with_retry(step, display)
             work = (step.folder / "work_directory").read_text(encoding="utf-8").strip()
-            return [package], {
-                "work": work,
-                "repositories": bazel_watch.read_repository_record(step.folder),
-            }
+            return [package], {"work": work, "repositories": bazel_watch.read_repository_record(step.folder)}
 
         result = self.builder.step_cache.run_or_reuse(title, self.cache_key_inputs(step), run_step)
         if not Path(result.detail["work"]).is_dir():
@@ -133,10 +129,7 @@ class CompileStepRunner:
             *bazel_watch.earlier_event_files(profile),
         ):
             files.remove(path)
-        variables = {
-            bazel_events.EVENTS: str(events),
-            bazel_events.PROFILE: str(profile),
-        }
+        variables = {bazel_events.EVENTS: str(events), bazel_events.PROFILE: str(profile)}
         text = "".join(f"{line}\n" for line in export_lines({**job.compile, **variables}))
         watcher = bazel_watch.interrupt_bazel_lines(job.folder / bazel_watch.NAME) if job.options.has_budget else ""
         files.write_text(job.folder / "compile.env", text + watcher)
@@ -176,8 +169,7 @@ class CompileStepRunner:
             except BuildFailed as error:
                 self.builder.step_cache.require_budget_left()
                 failure = watch.explained_error(error)
-                if self.builder.engine.runs_without_network(step.title):
-                    add_network_hint(failure, step.title)
+                self.builder.engine.add_network_hint(failure, step.title)
                 raise failure from error
             if report := watch.compile_report():
                 display.record_compile_report(report)
@@ -206,7 +198,7 @@ class CompileStepRunner:
             tag = test_wheels.fulfilled_platform_tag(wheel)
             target = test_wheels.place_wheel_with_tag(wheel, self.builder.job.folder / "wheels", tag)
             display.add_note(
-                f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries, or auditwheel not found"
+                f"{target.name} fulfills {tag}" if tag else f"{target.name}: no binaries for Linux, or no auditwheel"
             )
             return [target], {}
 
@@ -277,11 +269,7 @@ class ConfigBuilder:
 
     @classmethod
     def from_job(
-        cls,
-        job: BuildJob,
-        reporter: StepReporter,
-        environment: Mapping[str, str],
-        compile_secrets: Mapping[str, str],
+        cls, job: BuildJob, reporter: StepReporter, environment: Mapping[str, str], compile_secrets: Mapping[str, str]
     ) -> ConfigBuilder:
         """Render the config and open its folders."""
         rendered = render_job_config(job, reporter, environment)

@@ -72,11 +72,7 @@ def file_report_json(result: StepResult, test_result: StepResult, job: BuildJob,
     """
     ((path, sha256),) = result.paths.items()
     artifact = Artifact(
-        path=path.relative_to(job.folder),
-        sha256=sha256,
-        size=path.stat().st_size,
-        config=job.config,
-        **identity,
+        path=path.relative_to(job.folder), sha256=sha256, size=path.stat().st_size, config=job.config, **identity
     )
     report = PackageReport(
         artifact=artifact,
@@ -318,28 +314,33 @@ class EngineCalls:
         )
 
     def runs_without_network(self, step: str) -> bool:
-        """Return whether a step's script runs without the network."""
+        """Return whether a step's script runs without the network, in a container of its own or that of the engine."""
+        if self.job.queue is None:
+            return not self.job.network
         compiles_remotely = step.partition(" ")[0] == COMPILE and bool(self.compile_secrets)
-        return (
-            self.job.queue is not None
-            and not compiles_remotely
-            and not executor_environment.is_network_granted(step, self.granted)
-        )
+        return not compiles_remotely and not executor_environment.is_network_granted(step, self.granted)
+
+    def add_network_hint(self, error: KilnError, step: str) -> None:
+        """Have an error of a step's script say how it gets the network that it lacked; a rehearsal's gets none."""
+        if self.runs_without_network(step) and not self.job.options.rehearsal:
+            executor_environment.add_network_hint(error, step)
 
     @contextlib.contextmanager
     def scripts_without_network(self, step: str) -> Iterator[Mapping[str, str]]:
         """Have a step's script run without the network, unless it is granted; yield its environment."""
-        queue = self.job.queue
-        if queue is None or not self.runs_without_network(step):
-            yield self.environment
-            return
-        before = executor_environment.isolated_script_count(queue)
+        queue = self.job.queue if self.runs_without_network(step) else None
+        before = 0 if queue is None else executor_environment.isolated_script_count(queue)
         try:
-            yield executor_environment.environment_with_queue_shell(queue, self.environment)
+            yield (
+                self.environment
+                if queue is None
+                else executor_environment.environment_with_queue_shell(queue, self.environment)
+            )
         except (BuildFailed, TestsFailed) as error:
-            executor_environment.add_network_hint(error, step)
+            self.add_network_hint(error, step)
             raise
-        executor_environment.require_isolated_script_run(queue, before, step)
+        if queue is not None:
+            executor_environment.require_isolated_script_run(queue, before, step)
 
     def _engine_environment(self, variables: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of an engine's process.

@@ -28,7 +28,7 @@ def parse_size(text: str) -> int:
     """Return the bytes of a size such as ``16GB``, ``500 MB`` or ``2GiB``."""
     match = SIZE.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"invalid size {text!r}", hint="--memory 16GB")
+        raise UsageError(f"invalid size {text!r}", hint="a number with its unit: 16GB, 500 MB, 2GiB")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** POWERS[match[2].lower()])
 
 
@@ -44,7 +44,7 @@ def parse_folder_path(text: str) -> Path:
     """Return the absolute path of a folder that may be made later."""
     path = Path(text).absolute()
     if not text or (path.exists() and not path.is_dir()):
-        raise UsageError(f"not a folder: {text!r}", hint="--compile-cache FOLDER")
+        raise UsageError(f"not a folder: {text!r}", hint="name a folder, or one to make")
     return path
 
 
@@ -143,10 +143,14 @@ def add_channel_arguments(parser: argparse.ArgumentParser, *, default: str) -> N
 def add_config_selection_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select configs."""
     parser.add_argument("configs", nargs="*", metavar="CONFIG", help="name of a config's file in .ci_support")
-    parser.add_argument("--filter", metavar="GLOB", help="build the configs with matching names: '*cuda*python3.11*'")
-    parser.add_argument("--all", action="store_true", help="build all configs (narrow with --filter)")
     parser.add_argument(
-        "--failed", action="store_true", help="build the configs that failed or were interrupted in the last run"
+        "--filter",
+        metavar="GLOB",
+        help="build the config with a matching name, or all of them with --all: '*cuda*python3.11*'",
+    )
+    parser.add_argument("--all", action="store_true", help="build all configs, or all that match --filter")
+    parser.add_argument(
+        "--failed", action="store_true", help="build the configs that failed or were interrupted in their last run"
     )
 
 

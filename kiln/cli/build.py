@@ -122,7 +122,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     """Build or rehearse configs, and return the exit code."""
     from kiln.cli.main import failed_run_error, make_pasteable
     from kiln.cli.options import run_options, selected_configs
-    from kiln.run.plan import plan_as_text
+    from kiln.run.plan import plan_as_text, stated_time
 
     if options.changed and (options.all or options.failed):
         other = "--all" if options.all else "--failed"
@@ -131,9 +131,8 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
         raise UsageError("--rebuild and --from-step exclude each other", hint="remove one of them")
     configs = selected_configs(feedstock, options)
     if not configs:
-        print(
-            f"nothing to build: no config {'differs' if options.changed else 'failed in the last run'}", file=sys.stderr
-        )
+        older = f"differs from {options.since}; --since HEAD~1 compares with the commit before"
+        print(f"nothing to build: no config {older if options.changed else 'failed in its last run'}", file=sys.stderr)
         return 0
     chain = requested_job_chain(feedstock, options, configs)
     if chain is not None and (line := chain.already_finished_note()):
@@ -142,7 +141,7 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
     request = run_options(feedstock, options, configs)
     plan = plan_run_and_print_notes(feedstock, request, options)
     if options.dry_run:
-        print_folded(plan_as_text(plan))
+        print_folded(plan_as_text(plan, stated_time(feedstock, plan)))
         return 0
     plan = take_over_from_previous_job(chain, feedstock, plan, options)
     report, errors = build_showing_progress(feedstock, plan, options)
@@ -153,10 +152,13 @@ def build_configs(feedstock: Feedstock, options: argparse.Namespace) -> int:
 
         print(json.dumps(report_json_with_errors(report_as_json(report), errors), indent=2))
     elif options.verbosity != "quiet":
+        from kiln.build.job.job import channel_sources
         from kiln.cli.output import terminal_width
+        from kiln.feedstock import config_file
         from kiln.run.report.text import built_packages_text
 
-        text = built_packages_text(report, terminal_width(sys.stdout))
+        channels = channel_sources(config_file.read_config(feedstock, report.configs[-1].config))
+        text = built_packages_text(report, terminal_width(sys.stdout), channels=channels)
         print(make_pasteable(text, feedstock.root), end="", flush=True)
     if chain is not None and (error := hand_over_to_next_job(chain, report, errors, options)):
         return print_error(error)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kiln.feedstock.bump.changes import BumpPlan
     from kiln.recipe.feedstock import Feedstock
 
+_CONFIGS = 4  # that are named of those with the same outputs
 _SHOWN = 16  # characters of a hash
 _VARIABLES = ("SSH_AUTH_SOCK", "XDG_CONFIG_HOME", "NETRC")  # of git and pip
 
@@ -63,7 +64,9 @@ def run(options: argparse.Namespace, root: Path) -> int:
     if options.json:
         print(json.dumps(bump_as_json(plan, written=not options.dry_run), indent=2))
     else:
-        following = "next: kiln build --changed" if options.hashes else "next: kiln rerender, then kiln build --changed"
+        # Committed first: packages of a recipe that is not cannot be published, and a build takes long.
+        following = "git commit, then kiln build --changed --since HEAD~1"
+        following = f"next: {'' if options.hashes else 'kiln rerender, '}{following}"
         lines = (*bump_summary_lines(plan, len(feedstock.config_names)), make_pasteable(following, root))
         print("".join(diff_lines(plan)) if options.dry_run else "\n".join(lines))
     return 0
@@ -161,7 +164,7 @@ def bump_as_json(plan: BumpPlan, *, written: bool) -> dict[str, Any]:
 
 def bump_summary_lines(plan: BumpPlan, total: int) -> Iterator[str]:
     """Yield the lines of what was written, and of what follows; ``total`` is the number of configs."""
-    from kiln.base.text import count_text
+    from kiln.base.text import count_text, first_of
 
     old, new = (", ".join(map(str, numbers)) for numbers in plan.numbers)
     versions = plan.old if plan.old == plan.new else f"{plan.old} -> {plan.new}"
@@ -182,7 +185,7 @@ def bump_summary_lines(plan: BumpPlan, total: int) -> Iterator[str]:
         for config, names in plan.touched.items():
             groups.setdefault(names, []).append(config)
         for names, configs in groups.items():
-            yield f"  {', '.join(names)}: in {', '.join(configs)}"
+            yield f"  {', '.join(names)}: in {first_of(configs, _CONFIGS)}"
 
 
 def _shortened_value(value: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import ConversionRefused
+from kiln.base.text import first_of
 from kiln.cli import pinning
 from kiln.cli.main import make_pasteable
 
@@ -126,8 +127,7 @@ def proof_lines(conversion: Conversion) -> Iterator[str]:
 def difference_lines(difference: Difference) -> Iterator[str]:
     """Yield the lines of a difference: old and new, and the first of the configs."""
     configs = difference.configs
-    more = f" and {len(configs) - 1} more" if len(configs) > 1 else ""
-    yield f"{difference.package}: {difference.what}" + (f"  ({configs[0]}{more})" if configs else "")
+    yield f"{difference.package}: {difference.what}" + (f"  ({first_of(configs, 1)})" if configs else "")
     for sign, side in (("-", difference.old), ("+", difference.new)):
         text = side if len(side) <= _LONGEST else f"{side[:_LONGEST]} ..."
         yield f"  {sign} {text}"

@@ -40,7 +40,7 @@ OPTIONS = {
 }
 VARIANT_FILE = "conda_build_config.yaml"
 MACHINE = ("driver", "loaded", "glibc", "avx", "arch", "system", "gpus")
-MACHINE_OPTIONS = ("driver", "arch", "gpu", "cc")  # a config can be checked for a machine
+MACHINE_OPTIONS = ("driver", "arch", "system", "gpu", "cc")  # a config can be checked for a machine
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,15 +104,20 @@ def judge_combination(combination: Combination, *, here: bool) -> DoctorResult:
     """Return the result for a combination; with ``here``, this machine's properties fill in those that are unset."""
     from kiln.compat import verdict as compat_verdict
 
-    if here:
-        import dataclasses
+    if not here:
+        return compat_verdict.judge_combination(combination)
+    import dataclasses
 
-        from kiln.compat import machine
+    from kiln.compat import machine
 
-        facts = machine.probe_machine(os.environ).runtime_combination()
-        values = {name: getattr(facts, name) for name in MACHINE if getattr(combination, name) in (None, ())}
-        combination = dataclasses.replace(combination, **values)
-    return compat_verdict.judge_combination(combination)
+    facts = machine.probe_machine(os.environ)
+    running = facts.runtime_combination()
+    values = {name: getattr(running, name) for name in MACHINE if getattr(combination, name) in (None, ())}
+    filled = dataclasses.replace(combination, **values)
+    uses_gpu = combination.needs_cuda and combination.has_cuda is not False and filled.system in {"linux", "wsl2"}
+    runs_here = combination.driver is None and filled.system == running.system and filled.arch == running.arch
+    missing = facts.missing_gpu_finding() if uses_gpu and runs_here else None
+    return compat_verdict.judge_combination(filled, of_machine=missing)
 
 
 def _print_config_results(root: Path, options: argparse.Namespace, of_machine: dict[str, str]) -> int:

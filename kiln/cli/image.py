@@ -125,12 +125,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
     )
     steps = command_steps_view()
     result = slim.make_slim_image(
-        request,
-        options.output,
-        tag=options.tag,
-        work=folder,
-        env=os.environ,
-        step=steps.step,
+        request, options.output, tag=options.tag, work=folder, env=os.environ, step=steps.step
     )
     if engine is not None:
         with steps.step(f"load the image into {engine.kind.value}"):

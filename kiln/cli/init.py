@@ -11,6 +11,7 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, UsageError
+from kiln.base.system.files import full_path
 from kiln.cli import pinning
 from kiln.cli.main import kiln_command_words, make_pasteable
 from kiln.cli.options import git_and_pip_environment
@@ -101,6 +102,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.base import process_table
     from kiln.feedstock.init import scaffold
 
+    if options.name == "":
+        raise UsageError("the name is empty", hint="kiln init NAME; is a variable of the shell not set?")
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")
@@ -139,7 +142,7 @@ def make_feedstock(
 
     maintainers, note = maintainers_and_note(options.maintainers, root, variables)
     recipe = _new_recipe(options, maintainers, variables)
-    folder = root / (options.folder or f"{recipe.name}-feedstock")
+    folder = full_path(root / (options.folder or f"{recipe.name}-feedstock"))
     planned = scaffold.new_feedstock_files(folder, recipe, requirement)
     scaffold.write_planned_files(folder, planned)
     report = InitReport(folder)

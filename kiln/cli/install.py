@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from kiln.base.errors import UnsupportedPlatform, UsageError
 from kiln.base.system import user
+from kiln.base.text import first_of
 from kiln.cli import arguments
 from kiln.cli.options import variables_passed_to_builds
 from kiln.conda.specs import invalid_spec_reason, package_name, strict_rattler_spec
@@ -140,7 +141,7 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
     Raises:
         ProvenanceBroken: naming each package to install that no required signer attests.
     """
-    from kiln.base import process_table
+    from kiln.base import files, process_table
     from kiln.base.text import count_text
     from kiln.cli.output import command_steps_view, print_notes
     from kiln.conda import install
@@ -150,11 +151,10 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
         with steps.step("solve"):
             plan = install.plan_install(install_request(options))
         if plan.packages_without_sha256:
-            more = f" and {len(plan.packages_without_sha256) - 1} more" if len(plan.packages_without_sha256) > 1 else ""
-            print_notes([f"the index has an MD5 alone, or no hash, of {plan.packages_without_sha256[0]}{more}"])
+            print_notes([f"the index has an MD5 alone, or no hash, of {first_of(plan.packages_without_sha256, 1)}"])
         print_notes(plan.notes)
         if not options.json:
-            print("\n".join(_package_change_lines(plan)))
+            print("\n".join(_package_change_lines(plan)), flush=True)  # before what standard error says of it
         if rules is not None and plan.packages_to_link:
             with steps.step(f"verify the attestations of {count_text(len(plan.packages_to_link), 'package')}"):
                 install.verify_attestations(plan.packages_to_link, rules)
@@ -166,6 +166,8 @@ def run(options: argparse.Namespace, root: Path) -> int:  # noqa: ARG001 - an in
             else:
                 with steps.step(title) as step:
                     install.execute_install_plan(plan, cache=cache, on_received=step.show_received)
+            if not plan.exists and any((folder / ".git").exists() for folder in plan.request.prefix.parents):
+                files.write_text(plan.request.prefix / ".gitignore", "*\n")  # as venv: never committed with a feedstock
             if not options.json:
                 print(activation_commands(plan.request.prefix, options.name))
     if options.json:
@@ -242,10 +244,7 @@ def target_machine_of_environment(environment: Mapping[str, str]) -> TargetMachi
         virtual_packages=machine_virtual_packages(environment),
         overridden=frozenset(
             name
-            for name, variable in (
-                ("__cuda", OVERRIDES["cuda"]),
-                (compat_machine.NAME, compat_machine.OVERRIDE),
-            )
+            for name, variable in (("__cuda", OVERRIDES["cuda"]), (compat_machine.NAME, compat_machine.OVERRIDE))
             if variable in environment
         ),
         driver=lambda: compat_machine.driver_version(environment),

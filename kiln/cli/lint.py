@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import textwrap
 from pathlib import Path
@@ -89,7 +88,7 @@ def setting_effects_text(feedstock: Feedstock, *, as_json: bool) -> str:
 
 def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) -> LintResult:
     """Return the messages about a feedstock, with those of shellcheck if it is installed; correct it before."""
-    from kiln.base import limits
+    from kiln.base import limits, process
     from kiln.feedstock.lint import check
     from kiln.run import recipe_checks
 
@@ -104,7 +103,7 @@ def check_feedstock(feedstock: Feedstock, *, of_conda_forge: bool, fix: bool) ->
         raise next(iter(refused), error) from error
     messages = sorted([*messages, *refusals_and_warnings(feedstock, messages)], key=check.message_sort_key)
     # shellcheck runs outside of the limits, which its runtime exceeds at its start.
-    program = shutil.which("shellcheck", path=os.environ.get("PATH", os.defpath))
+    program = process.program_on_path("shellcheck", env=os.environ)
     script_messages = check.shellcheck_messages(feedstock, Path(program), enabled=enabled) if program else []
     return LintResult(messages + script_messages, fixed)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from kiln.state.results import ConfigRun, MatrixReport
+    from kiln.state.results import MatrixReport
 
 
 # Each command is a module of this package or a part of one, imported only when the command is used.
@@ -83,7 +83,12 @@ def command_named(name: str) -> Command:
     if name in SHARED_MODULES:
         module = importlib.import_module(f"kiln.cli.{SHARED_MODULES[name]}")
         return Command(getattr(module, f"add_{name}_arguments"), getattr(module, f"run_{name}"))
-    module = importlib.import_module("kiln.cli.fleet.fleet" if name == "fleet" else f"kiln.cli.{name}")
+    if name == "fleet":  # its help needs nothing of what its actions import
+        module = importlib.import_module("kiln.cli.fleet.arguments")
+        return Command(
+            module.add_arguments, lambda *words: int(importlib.import_module("kiln.cli.fleet.fleet").run(*words))
+        )
+    module = importlib.import_module(f"kiln.cli.{name}")
     return Command(module.add_arguments, module.run)
 
 
@@ -135,7 +140,7 @@ OPTION_GROUPS = {
     },
     "publish": {
         "": "--to --check --attest --bundle --abort",
-        "what a release may be": "--partial --allow-untested --allow-dirty",
+        "what a release may be": "--partial --allow-untested --allow-dirty --skip-existing",
         "servers and signing": "--staging --url --sigstore-config",
         "withdrawing, and the index": "--yank --delete --patch --reindex",
         "output": "--json",
@@ -161,12 +166,20 @@ class _CompleteHelp(argparse.Action):
         parser.exit()
 
 
+def parse_path(text: str) -> Path:
+    """Return a path of a command line; an empty one, of a shell's variable that is not set, is none."""
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty")
+    return Path(text)
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, and whose help fits a screen."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **settings})
         name = self.prog.partition(" ")[2] or "build"  # of an entry script, which builds
+        self.register("type", Path, parse_path)
         self._groups = {} if self.prog == "kiln" else OPTION_GROUPS.get(name, {})
         self.is_help_complete = False
         if self._groups and "--help-all" not in self._option_string_actions:  # a parent may have it
@@ -215,6 +228,8 @@ class Parser(argparse.ArgumentParser):
         _, _, unknown = message.partition("unrecognized arguments: ")
         word = unknown.partition(" ")[0].partition("=")[0]
         similar = did_you_mean(word, self._option_string_actions) if word.startswith("--") else ""
+        if word.startswith("-C"):
+            similar = f"-C stands before the command: {self.prog.replace(' ', ' -C DIR ', 1)}"
         raise UsageError(message, hint=similar or f"{self.prog} --help")
 
 
@@ -290,7 +305,9 @@ def top_parser() -> Parser:
 def dispatch(arguments: Sequence[str]) -> int:
     """Parse the command line and run its command."""
     top = top_parser().parse_args(arguments or ["--help"])
-    root = top.root.absolute()
+    from kiln.base.system.files import full_path
+
+    root = full_path(top.root)
     try:
         if top.command not in COMMANDS:
             raise UsageError(
@@ -358,10 +375,14 @@ def missing_dependency_error(error: ModuleNotFoundError) -> MissingTool:
     """Return a missing dependency as a KilnError."""
     if (error.name or "").split(".")[0] == "kiln":
         raise error
+    program = Path(__file__).parents[2] / ".venv" / "bin" / "kiln"
+    hint = "python build-locally.py creates that environment in .venv; rename .venv if it is damaged"
+    if program.exists() and program.parents[1] != Path(sys.prefix):
+        hint = f"use {_relative_to_current_folder(program)}, which has them"
     return MissingTool(
         f"the Python package {error.name!r} is missing from {sys.executable}",
         why="kiln runs in an environment with its locked dependencies",
-        hint="python build-locally.py creates that environment in .venv; rename .venv if it is damaged",
+        hint=hint,
     )
 
 
@@ -393,6 +414,10 @@ REPEATED = {
     "engine": ("--engine", "rattler-build"),
     "container": ("--container", None),
     "network": ("--network", "granted"),
+    "distdir": ("--distdir", None),
+    "mirror": ("--mirror", None),
+    "python": ("--python", None),
+    "python_channel": ("--python-channel", "conda-forge"),
 }
 
 
@@ -402,30 +427,22 @@ def failed_run_error(
     """Return the error of a run in which configs are neither built nor cached, with the commands to try next."""
     import shlex
 
-    from kiln.base.text import count_text
+    from kiln.base.text import count_text, first_of
     from kiln.state.results import GOOD, ConfigState
 
-    failures = [config for config in report.configs if config.state not in GOOD]
-    locked = [config for config in failures if config.state is ConfigState.LOCKED]
-    others = [config for config in failures if config.state is not ConfigState.LOCKED]
+    failures = {config.config: config.state for config in report.configs if config.state not in GOOD}
     total = f"{len(failures)} of {count_text(len(report.configs), 'config')}"
-    if not others:
-        return AlreadyRunning(
-            f"{total} locked by another process: {_first_config_names(locked)}", hint="wait for it, then repeat"
-        )
+    if set(failures.values()) == {ConfigState.LOCKED}:
+        what = f"{total} locked by another process: {first_of(failures, NAMES)}"
+        return AlreadyRunning(what, hint="wait for it, then repeat")
     debugged = [] if options.rehearsal else [name for name, error in errors.items() if isinstance(error, BuildFailed)]
     program, repeated = _command_prefix(sys.argv[1:]), ["--rehearse"] if options.rehearsal else []
     for name, (flag, default) in REPEATED.items():
         value = getattr(options, name)
-        repeated += [] if value == default else [flag, value]
+        repeated += [] if value == default else [flag, str(value)]
     commands = [(*program, "--failed", *repeated), *((*program, name, "--debug", *repeated) for name in debugged[:1])]
     hint = "\n       ".join(map(shlex.join, commands))
-    return error_class_of_exit_code(exit_code)(f"{total} not built: {_first_config_names(failures)}", hint=hint)
-
-
-def _first_config_names(configs: Sequence[ConfigRun]) -> str:
-    more = [f"and {len(configs) - NAMES} more"] if len(configs) > NAMES else []
-    return ", ".join([*(config.config for config in configs[:NAMES]), *more])
+    return error_class_of_exit_code(exit_code)(f"{total} not built: {first_of(failures, NAMES)}", hint=hint)
 
 
 def _command_prefix(words: Sequence[str]) -> tuple[str, ...]:

@@ -8,14 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kiln.base.errors import (
-    KilnError,
-    MalformedYaml,
-    PinningNeeded,
-    UnknownConfig,
-    UnsafeTemplate,
-    UsageError,
-)
+from kiln.base.errors import KilnError, MalformedYaml, PinningNeeded, UnknownConfig, UnsafeTemplate, UsageError
 from kiln.cli import pinning as cli_pinning
 from kiln.cli.main import make_pasteable
 from kiln.cli.options import variables_of_names
@@ -122,7 +115,7 @@ def labeled_lines(label: str, items: list[str], *, apart: bool = False) -> list[
     """Return labeled items, wrapped into lines or, if ``apart``, on separate lines."""
     if not items:
         return []
-    lead = f"    {label:<12}"
+    lead = f"    {label:<11} "
     if apart:
         texts = [item.replace("\n", "\n" + " " * len(lead)) for item in items]
         return [(lead if not index else " " * len(lead)) + item for index, item in enumerate(texts)]
@@ -169,7 +162,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
             )
         except PinningNeeded as error:
             notes = cli_pinning.unfetched_pinning_notes(root, error)
-            text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
+            try:
+                text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
+            except (MalformedYaml, UnsafeTemplate):
+                raise
+            except KilnError as fault:  # which the missing values may be to blame for
+                raise error from fault
         notes += [note] if note else []
     else:
         from kiln.feedstock.difference import extracted_git_revision

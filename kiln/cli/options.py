@@ -160,10 +160,11 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     if options.all or options.rehearsal or len(names) == 1:
         return names
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(
-            f"no config selected, {len(names)} are available",
-            hint="name a CONFIG (kiln matrix lists them), or use --all",
-        )
+        if options.filter:
+            hint = "add --all to build them all, or name a CONFIG"
+            raise UsageError(f"{len(names)} configs match {options.filter!r}", hint=hint)
+        hint = "name a CONFIG (kiln matrix lists them), or use --all"
+        raise UsageError(f"no config selected, {len(names)} are available", hint=hint)
     from kiln.build.rehearsal.inputs import cpu_config_for_python
 
     default = names[0]
@@ -212,7 +213,7 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             if options.filter
             else f"no configs in {feedstock.config_folder}"
         )
-        raise UnknownConfig(what, hint="kiln matrix lists the configs, kiln rerender writes them")
+        raise UnknownConfig(what, hint="kiln rerender writes them")
     return matching
 
 

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from kiln.base.errors import PinningNeeded, UsageError
 from kiln.base.system import user
+from kiln.base.text import first_of
 from kiln.cli import arguments
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from kiln.feedstock.pinning import KeyWithoutValue, Pinning
 
@@ -78,7 +79,7 @@ def run_with_pinning(options: argparse.Namespace, root: Path, work: Callable[[Pa
 
     try:
         if options.pinning_channel == feedstock_pinning.NO_CHANNEL:
-            hint = f"-e PINNING/{_FILE}; or --no-pinning"
+            hint = f"-e PINNING/{_FILE}"
             raise PinningNeeded("--pinning-channel none forbids a download", hint=hint)  # noqa: TRY301
         newest = _print_pinning_version(
             feedstock_pinning.newest_pinning(_pinning_cache_folder(), options.pinning_channel)
@@ -131,11 +132,15 @@ def keys_without_value_notes(root: Path, where: str = "") -> list[str]:
     from kiln.recipe import feedstock as recipe_feedstock
 
     needs = limits.run_bounded(lambda: feedstock_pinning.keys_without_value(recipe_feedstock.load(root)))
+    return notes_of_keys(needs, where)
+
+
+def notes_of_keys(needs: Sequence[KeyWithoutValue], where: str = "") -> list[str]:
+    """Return a note that lists keys without a value, if there are any."""
     if not needs:
         return []
-    keys = ", ".join(f"{need.key} ({need.at})" for need in needs[:_SHOWN])
-    more = f" and {len(needs) - _SHOWN} more" if len(needs) > _SHOWN else ""
-    return [f"no value{where} without a pinning (-e): {keys}{more}"]
+    keys = first_of((f"{need.key} ({need.at})" for need in needs), _SHOWN)
+    return [f"no value{where} without a pinning (-e): {keys}"]
 
 
 def _print_pinning_version(pinning: Pinning) -> Pinning:

@@ -48,7 +48,7 @@ def run_collect(options: argparse.Namespace, root: Path) -> int:
 
 
 KEYLESS = "sigstore"  # the word for --attest that is not the path of a key
-SHORTEST = 12  # characters; shorter values occur in many files by chance
+SHORTEST = 8  # characters; shorter values occur in many files by chance
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="CONFIG",
-        help="allow this config to be missing from the release",
+        help="allow this config, or those of a pattern such as 'osx_*', to be missing from the release",
     )
     parser.add_argument(
         "--allow-untested",
@@ -86,12 +86,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="accept packages that were built from a checkout with changes; their attestations say so",
     )
+    parser.add_argument(
+        "--skip-existing",
+        action="store_true",
+        help="leave out packages of which the channel has another file, or had one: for a CI that builds each commit",
+    )
     parser.add_argument("--check", action="store_true", help="check the packages for a release, and publish nothing")
     parser.add_argument(
         "--attest",
         metavar="WITH",
-        help="sign attestations of each package (CEP 27, SLSA): with a private key in this PEM file, or, with "
-        "'sigstore', by the identity of the CI job",
+        help="sign attestations of each package, also of those that the channel has already (CEP 27, SLSA): with a "
+        "private key in this PEM file, or, with 'sigstore', by the identity of the CI job",
     )
     parser.add_argument(
         "--sigstore-config",
@@ -117,14 +122,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the paths as JSON")
 
 
+# The attributes of options that do something else than publish, and of those that say how packages are published.
+_ACTIONS = ("abort", "yank", "reindex")
+_OF_PUBLICATIONS = (
+    *("packages", "partial", "allow_untested", "allow_dirty", "skip_existing"),
+    *("check", "attest", "sigstore_config", "bundle"),
+)
+
+
+def require_compatible_options(options: argparse.Namespace) -> None:
+    """Raise UsageError for options of which one would be ignored."""
+    for name in ("delete", "patch"):
+        if getattr(options, name) not in {None, False} and not options.yank:
+            raise UsageError(f"--{name} goes with --yank")
+    if options.delete and options.patch is not None:
+        raise UsageError("--delete does not go with --patch", why="a package is deleted, or its record is changed")
+    given = [name for name in (*_ACTIONS, *_OF_PUBLICATIONS) if getattr(options, name)]
+    if given[1:] and given[0] in _ACTIONS:
+        other = "PACKAGE" if given[1] == "packages" else f"--{given[1].replace('_', '-')}"
+        raise UsageError(f"{other} does not go with --{given[0]}", hint="give one command for each")
+
+
 def run(options: argparse.Namespace, root: Path) -> int:
     """Publish, abort, yank or reindex, and print the changed paths of the channel."""
     from kiln.base import process_table
     from kiln.publish import transaction
-    from kiln.publish.targets import parse_target, require_store_target
+    from kiln.publish.targets import parse_target, require_existing_folder, require_store_target
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.store.layout import ArtifactLayout
 
+    require_compatible_options(options)
     feedstock = Feedstock(root=root.absolute())
     journals = ArtifactLayout.for_feedstock(feedstock).safe_path("publications")
     channel = parse_target(
@@ -135,6 +162,8 @@ def run(options: argparse.Namespace, root: Path) -> int:
         reading=options.url,
         subdirs=() if options.abort or options.yank or options.reindex else feedstock_platforms(feedstock),
     )
+    if options.abort or options.yank or options.reindex:
+        require_existing_folder(channel)
     with process_table.termination_as_interrupt():
         if options.abort:
             print_results(options, aborted=transaction.abort(channel, lambda remark: print_notes([remark])))
@@ -166,6 +195,7 @@ def feedstock_platforms(feedstock: Feedstock) -> frozenset[str]:
 
 def _publish_finished_packages(channel: PublicationTarget, options: argparse.Namespace, root: Path) -> dict[str, Any]:
     from kiln.base import git
+    from kiln.build.job import job
     from kiln.publish import gate, provenance, targets, transaction
     from kiln.publish import release as publish_release
     from kiln.recipe import feedstock as recipe_feedstock
@@ -182,22 +212,29 @@ def _publish_finished_packages(channel: PublicationTarget, options: argparse.Nam
             ).strip(),
         )
     matrix = publish_release.ConfigsAndRuns.from_feedstock(feedstock)
-    published = channel.package_hashes()
+    published = targets.held_packages(channel)
     release = matrix.assemble_release(
         options.packages,
         partial=options.partial,
         published=published,
+        damaged=channel.damaged_paths(),
         tokens=environment_secrets(os.environ),
         untested=parse_untested_platforms(options.allow_untested),
         allow_dirty=options.allow_dirty,
     )
+    if options.skip_existing:
+        release = gate.without_held_packages(release)
+        print_notes(release.skipped)
     paths, entries = publish_release.read_releasable_packages(release)
     new_packages = publish_release.packages_new_in_channel(release)
-    print_notes((*gate.nonblocking_notes(release), *channel.notes) if new_packages else ())
+    notes = (*gate.nonblocking_notes(release), *publish_release.damage_notes(release), *channel.notes)
+    print_notes(notes if new_packages else ())
     if options.check:
         return {"ready": tuple(path.name for path in paths)}
     attestation = provenance.release_provenance_and_attestations(
-        matrix, new_packages, attesting=_attestation_settings(options, signer, channel.channel_url())
+        matrix,
+        release.candidates if options.bundle or signer else new_packages,
+        attesting=_attestation_settings(options, signer, channel.channel_url()),
     )
     if options.bundle:
         provenance.write_release_bundle(options.bundle, matrix, release, attestation)
@@ -210,16 +247,24 @@ def _publish_finished_packages(channel: PublicationTarget, options: argparse.Nam
         on_line=print_line,
     )
     changed = transaction.publish(channel, paths, entries, trial, attestation)
+    held = [candidate for candidate in release.candidates if candidate not in new_packages] if signer else []
+    attested, notes = targets.attest_held_packages(channel, held, attestation)
+    print_notes(notes)
     if changed and not options.json:
         url = channel.channel_url()
         read_from = options.url if options.url and url.startswith("file:") else url
-        for line in channel_and_install_lines(read_from, changed, root):
+        others = job.channel_sources(next(iter(matrix.rendered.values())).config)
+        # Packages of several configs may exclude each other.
+        of_last = [one.artifact.channel_path for one in new_packages if one.configs[:1] == new_packages[-1].configs[:1]]
+        for line in channel_and_install_lines(read_from, of_last or changed, root, others=others):
             print_line(line)
-    return {"published": changed}
+    return {"published": changed, **({"attested": attested} if attested else {})}
 
 
-def channel_and_install_lines(url: str, published: Sequence[str], root: Path) -> tuple[str, str]:
-    """Return where the published packages are, and the command that installs them from there."""
+def channel_and_install_lines(
+    url: str, published: Sequence[str], root: Path, *, others: Sequence[str]
+) -> tuple[str, str]:
+    """Return where the published packages are, and the command that installs them; dependencies are in ``others``."""
     from kiln.base import http
     from kiln.cli.main import make_pasteable
     from kiln.run.report.text import install_command
@@ -227,7 +272,7 @@ def channel_and_install_lines(url: str, published: Sequence[str], root: Path) ->
     url = http.url_without_credentials(url)
     packages = (path.rpartition("/")[2] for path in published if path.endswith(".conda"))
     names = list(dict.fromkeys(package.rsplit("-", 2)[0] for package in packages))
-    command = install_command(url, names, os.environ, only=False)
+    command = install_command((url, *(other for other in others if other != url)), names, os.environ)
     return f"channel  {url}", make_pasteable(f"install  {command}", root)
 
 
@@ -254,11 +299,7 @@ def _attestation_settings(
     if attester is None:
         return None
     url = http.url_without_credentials(options.url if options.url and channel.startswith("file:") else channel)
-    return AttestationSettings(
-        attester=attester,
-        channel=url,
-        workflow=workflow_uri(os.environ),
-    )
+    return AttestationSettings(attester=attester, channel=url, workflow=workflow_uri(os.environ))
 
 
 def environment_secrets(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -285,17 +326,28 @@ def reindex_channel(channel: StoreTarget, options: argparse.Namespace) -> None:
     """Rebuild the index of a folder, and print the number of packages.
 
     Raises:
+        UsageError: the channel is not in a folder.
         BrokenPackage: after the index is written, with all files that it omits.
     """
-    from kiln.conda.index import read_index_entry
+    from kiln.conda.index import IndexEntry, read_index_entry
+    from kiln.conda.package_reader import require_undamaged
     from kiln.publish.stores import target
+    from kiln.publish.stores.folder import FolderStore
 
-    count, broken = target.reindex_channel(channel, lambda path: read_index_entry(Path(channel.name) / path))
+    if not isinstance(channel.store, FolderStore):
+        raise UsageError(f"{channel.name} is not a folder", why="--reindex reads the packages in one")
+
+    def read(path: str) -> IndexEntry:
+        entry = read_index_entry(Path(channel.name) / path)
+        require_undamaged(Path(channel.name) / path)
+        return entry
+
+    count, broken = target.reindex_channel(channel, read, lambda remark: print_notes([remark]))
     print_results(options, read=count)
     if broken:
         raise BrokenPackage(
             f"{len(broken)} files in {channel.name} are not installable packages; the index contains all others",
-            hint="replace them, or move them out of the channel, and run the same command again",
+            hint="publish them anew; or replace them, or move them out of the channel, and run the same command again",
             others=broken,
         )
 

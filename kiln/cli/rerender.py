@@ -149,7 +149,7 @@ def rerender(
 ) -> tuple[list[str], list[str], MatrixDrift | None]:
     """Write or check the files; return notes, the lines to print, and the error of a check."""
     from kiln.base.text import count_text
-    from kiln.feedstock import matrix
+    from kiln.feedstock import matrix, pinning
     from kiln.feedstock.rerender import (
         NAME,
         ci_support_drift,
@@ -164,8 +164,16 @@ def rerender(
 
     feedstock = load(root)
     doubts: Doubts = {}
+    needs = pinning.keys_without_value(feedstock) if options.no_pinning else ()
+    if not options.check and (held := [need for need in needs if need.held]):
+        raise pinning.missing_values_error(
+            held,
+            why="--no-pinning would remove their values from .ci_support",
+            hint="-e PINNING/conda_build_config.yaml; or remove .ci_support/*.yaml, if nothing needs them",
+        )
     configs = matrix.configs(feedstock, variant_file, doubts)
     notes = [
+        *cli_pinning.notes_of_keys(needs),
         *no_effect_notes(feedstock.conda_forge_yml),
         *map(str, doubts.values()),
         *limit_excess_notes(feedstock, configs),
@@ -179,10 +187,7 @@ def rerender(
         if not (first or has_kiln_build_script(feedstock)):  # of another tool: why it has no workflow is said once
             lines = [line for line in lines if not line.startswith(f"no {NAME}")]
         return notes, [f"{total}: {changes}", *lines], None
-    drift, workflow_lines = (
-        ci_support_drift(feedstock, configs),
-        workflow_drift(feedstock, configs),
-    )
+    drift, workflow_lines = (ci_support_drift(feedstock, configs), workflow_drift(feedstock, configs))
     if not drift and not workflow_lines:
         return notes, [f"{total} {'is' if len(configs) == 1 else 'are'} up to date"], None
     lines = [*drift.lines, *workflow_lines]

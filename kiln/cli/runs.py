@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, UnknownConfig, UsageError, did_you_mean
+from kiln.base.text import first_of
 from kiln.cli import arguments
 from kiln.cli.main import make_pasteable
 
@@ -126,7 +127,8 @@ def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | 
         if path := next((place for place in places if place is not None and place.is_file()), None):
             return run_number, config, path
     run_number, config = runs[0]
-    cached = "a cached config is not built, and has no log" if config.state.value == "cached" else "it was removed"
+    gone = "it was removed" if config.log else "it was not collected with the packages"
+    cached = "a cached config is not built, and has no log" if config.state.value == "cached" else gone
     raise UsageError(
         f"run {run_number} has no log of {name}",
         why=config.reason.partition("\n")[0] or cached,
@@ -137,15 +139,17 @@ def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | 
 def _runs_with_config(reports: Iterable[MatrixReport], name: str) -> list[tuple[int, ConfigRun]]:
     """Return the number and the record of a config in each run that has it; raises UnknownConfig where none has."""
     names: dict[str, None] = {}
-    matches = []
+    numbers, matches = [], []
     for report in reports:
+        numbers.append(report.run)
         for config in report.configs:
             names[config.config] = None
             if config.config == name:
                 matches.append((report.run, config))
     if not matches:
-        hint = did_you_mean(name, names) or f"it has {', '.join(list(names)[:3]) or 'none'}"
-        raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
+        hint = did_you_mean(name, names) or f"it has {first_of(names, 3) or 'none'}"
+        which = f"run {numbers[0]} has no" if len(numbers) == 1 else "no recorded run has the"
+        raise UnknownConfig(f"{which} config {name!r}", hint=hint)
     return matches
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenPackage, ProvenanceBroken, UsageError
 from kiln.base.patterns import is_channel_subdir
+from kiln.base.system.files import full_path
 from kiln.cli import arguments
 from kiln.cli.output import print_notes
 
@@ -98,11 +99,11 @@ def _verified_package(options: argparse.Namespace) -> VerifiedPackage:
     if not package.is_file():
         raise UsageError(f"file not found: {package}", hint="download the package first")
     own = {"file": package.name, "sha256": files.sha256(package)}
-    channel = options.channel or str(package.absolute().parents[1])
+    channel = options.channel or str(full_path(package).parents[1])
     read = channel_reader(channel)
     subdir = _subdir_of_package(package)
-    index = read(f"{subdir}/repodata.json") if subdir else None
-    indexed = None if index is None else index_from_repodata(subdir, index).records
+    repodata = read(f"{subdir}/repodata.json") if subdir else None
+    index = None if repodata is None else index_from_repodata(subdir, repodata)
     statement = read(STATEMENT.format(f"{subdir}/{package.name}")) if subdir else None
     record: Mapping[str, Any] = {}
     facts: tuple[str, ...] = ()
@@ -110,12 +111,13 @@ def _verified_package(options: argparse.Namespace) -> VerifiedPackage:
         bills = {
             key: read(place.format(own["sha256"])) for key, place in zip(records.BILLS, (BILL, CYCLONEDX), strict=True)
         }
-        record, facts = records.verify_package_statement(package, statement, bills=bills, indexed=indexed)
+        record, facts = records.verify_package_statement(package, statement, bills=bills, index=index)
     sidecar = None
     if subdir:
         # A bundle has no index, and other tools than kiln may make one without the names of attestations (CEP 50): then
         # those next to the package count. Whoever can place a file there cannot sign for another.
-        path, named = f"{subdir}/{package.name}", (indexed or {}).get(package.name, {}).get(bundles.SIDECAR_FIELD)
+        path, offered = f"{subdir}/{package.name}", {} if index is None else index.records
+        named = offered.get(package.name, {}).get(bundles.SIDECAR_FIELD)
         sidecar = (
             read(f"{path}{bundles.SIDECAR_ENDING}")
             if named is None
@@ -126,7 +128,7 @@ def _verified_package(options: argparse.Namespace) -> VerifiedPackage:
         raise _unverified_error(package, channel, notes)
     signed = _record_from_attestation(attested, own)
     if statement is not None and "config" not in signed and (attested or not notes):
-        notes = (*notes, "nobody has signed the statement of how it was made; kiln publish --attest signs it")
+        notes = (*notes, "nobody has signed the statement of how it was made; kiln publish --attest KEY signs it")
     if attested and statement is None:
         facts = (f"the file is the attested one, by its hash {own['sha256']}",)
     elif attested and options.require_attestation and "config" in signed:
@@ -187,11 +189,11 @@ def _attested_facts_and_notes(
     required = arguments.trusted_attestation_signers(options, options.require_attestation)
     if sidecar is None:
         if required:
-            hint = "kiln publish --attest KEY publishes a package with attestations"
+            hint = "kiln publish --to CHANNEL --attest KEY signs it"
             raise ProvenanceBroken(f"{options.package.name} has no attestation in {channel}", hint=hint)
         return None, (), ()
     anybody = check.TrustedSigner(root=check.read_trusted_root(options.trusted_root))
-    url = channel if "://" in channel else Path(channel).absolute().as_uri()
+    url = channel if "://" in channel else full_path(Path(channel)).as_uri()
     target = getattr(options, "target_channel", None) or url
     facts: dict[str, Any] = {**own, "channel": http.url_without_credentials(target)}
     signers = required or (anybody,)
@@ -199,6 +201,10 @@ def _attested_facts_and_notes(
         attested = check.verified_attestation_facts(sidecar, **facts, signers=signers)
         notes = () if required else ("any identity is accepted; --require-attestation SIGNER requires one",)
     except ProvenanceBroken as error:
+        if required and getattr(options, "target_channel", "") is None:
+            with contextlib.suppress(ProvenanceBroken):
+                elsewhere = check.verified_attestation_facts(sidecar, **{**facts, "channel": None}, signers=signers)
+                error.hint = f"for a copy of that channel, or a bundle for it: --target-channel {elsewhere.channel}"
         if required:
             raise
         note = f"its attestations were not verified: {error.why}{NAME_SIGNER}"

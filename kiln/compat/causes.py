@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 LONGEST = 4096  # characters of a line
 MOST = 100  # different failures to report; a log could name a million versions
-_PIECE = 1 << 20  # bytes
+# Bytes. The lines of a piece are searched where one of them has a word: of larger pieces, needlessly many.
+_PIECE = 1 << 17
 _END = 8 << 20  # bytes
 _COMMAND = 100  # characters of a command in a message
 _BEFORE = 5  # lines before the first that speaks of an error

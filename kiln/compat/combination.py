@@ -123,8 +123,11 @@ def release_row(combination: Combination) -> Row | None:
 
 
 def with_release_cuda_unless_given(combination: Combination) -> Combination:
-    """Return the combination with a CUDA: its own, or the one that its release is built or tested with."""
-    if combination.cuda is not None:
+    """Return the combination with a CUDA: its own, or the one that its release is built or tested with.
+
+    A package that is built without CUDA gets none.
+    """
+    if combination.cuda is not None or combination.has_cuda is False:
         return combination
     row = release_row(combination)
     return combination if row is None else combination.with_versions(cuda=row["cuda"])
@@ -149,7 +152,7 @@ COMPILERS = {"gcc": "GCC", "clang": "clang"}
 SYSTEM_NAMES = {"linux": "Linux", "wsl2": "WSL2", "windows": "Windows", "macos": "macOS"}
 ARCHS = {"x86_64": "x86_64", "aarch64": "aarch64", "amd64": "x86_64", "arm64": "aarch64"}
 _VERSIONS_AND_COMPILERS = (*VERSIONS[:6], "compiler", "host", *VERSIONS[6:])
-_CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})[af]?")
+_CAPABILITY = lazy_pattern(r"(?:(?:sm|compute)_)?(?P<number>\d{1,2}\.\d|\d{2,3})(?P<suffix>[af]?)")
 # What GPUs with one compute capability are told apart by: memory, form, clocks, a part of one (MIG), the market.
 _MEANINGLESS = lazy_pattern(
     r"(?: |(?<= )(?:\d{1,3} (?:gb?|gib)|hbm \d ?e?|e|mig|\d g|gb|(?:sxm|pcie?|nvl|dgxs|fhhl|oam)(?: \d)?|hgx|ti|super"
@@ -171,6 +174,11 @@ class Gpu:
     def text(self) -> str:
         """The GPU for people: ``V100 (7.0)``."""
         return self.capability if self.name == self.capability else f"{self.name} ({self.capability})"
+
+    @property
+    def is_jetson(self) -> bool:
+        """Whether JetPack brings the driver of the GPU, which is a Tegra's."""
+        return tables.is_tegra(capability_number(self.capability))
 
     @property
     def arch_row(self) -> Row | None:
@@ -197,7 +205,8 @@ class Combination:
     ``built_for`` is a list of compute capabilities in the notation of TensorFlow's builds, ``sm_70`` for machine code,
     ``compute_90`` for machine code and PTX. ``loaded`` is the version of the driver's kernel module where it may differ
     from that of its library, ``driver``. ``avx`` and ``arch`` (``x86_64``, ``aarch64``) are the processor's. ``metal``
-    is the version of tensorflow-metal, ``system`` one of SYSTEM_NAMES.
+    is the version of tensorflow-metal, ``system`` one of SYSTEM_NAMES. ``platform`` (``linux-64``) and ``has_cuda`` are
+    those of the package of a config, which is judged in place of upstream's wheel.
     """
 
     tf: str | None = None
@@ -218,6 +227,8 @@ class Combination:
     avx: bool | None = None
     arch: str | None = None
     system: str | None = None
+    platform: str | None = None
+    has_cuda: bool | None = None
     gpus: tuple[Gpu, ...] = ()
     built_for: tuple[str, ...] = ()
 
@@ -239,7 +250,7 @@ class Combination:
             value if name == "compiler" else f"{names.get(name, name)} {value}"
             for name, value in self.specified_versions()
         ]
-        words += [word for word in (SYSTEM_NAMES.get(self.system or ""), self.arch) if word]
+        words += [word for word in (self.platform, SYSTEM_NAMES.get(self.system or ""), self.arch) if word]
         words += [gpu.text for gpu in self.gpus]
         words += [f"built for {','.join(self.built_for)}"] if self.built_for else []
         return ", ".join(words) or "nothing that a table is about"
@@ -248,6 +259,12 @@ class Combination:
     def needs_cuda(self) -> bool:
         """Whether a part is only of use with CUDA."""
         return bool(self.gpus or self.cuda or self.cudnn or self.driver)
+
+    @property
+    def driver_column(self) -> str:
+        """The tables' column of drivers: WSL2 has that of Windows, whose numbers are others than those of Linux."""
+        is_windows = self.system in {"windows", "wsl2"} or (self.platform or "").startswith("win-")
+        return "windows" if is_windows else "driver"
 
     def specified_versions(self) -> tuple[tuple[str, str], ...]:
         """Return the versions and compilers that are not left open, by name."""
@@ -277,7 +294,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
     )
     if system is not None and system.lower() not in SYSTEM_NAMES:
         raise UsageError(f"--system {system!r} is not a system of the tables", hint=" or ".join(SYSTEM_NAMES))
-    if arch is not None and arch not in ARCHS:
+    if arch is not None and arch.lower() not in ARCHS:
         raise UsageError(f"--arch {arch!r} is not a processor of the tables", hint=" or ".join(ARCHS))
     for name, value in texts.items():
         if not is_version(value):
@@ -287,7 +304,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
     return Combination(
         compiler=None if compiler_name is None else _parse_compiler(compiler_name),
         host=None if host is None else _parse_compiler(host),
-        arch=None if arch is None else ARCHS[arch],
+        arch=None if arch is None else ARCHS[arch.lower()],
         system="macos" if system is None and "metal" in texts else system and system.lower(),
         gpus=() if gpu_names is None else tuple(dict.fromkeys(map(find_gpu, gpu_names.split(",")))),
         built_for=()
@@ -398,6 +415,15 @@ def capability_number(capability: str) -> int:
     return int(match["number"].replace(".", ""))
 
 
+def capability_suffix(capability: str) -> str:
+    """Return what confines a target to its own GPUs: ``a`` to one capability, ``f`` to a generation, else nothing.
+
+    Source: PTX ISA, ``.target``.
+    """
+    match = _CAPABILITY.fullmatch(capability)
+    return match["suffix"] if match else ""
+
+
 def _checked_capability(part: str) -> str:
     if not _is_capability(part):
         raise UsageError(f"{part!r} is not a compute capability", hint="sm_70 is machine code, compute_90 that and PTX")
@@ -468,8 +494,10 @@ def capabilities_extended_for_gpus(combination: Combination) -> tuple[str, ...]:
     listed = {capability_number(name) for name in names}
     if own <= listed:
         return ()
-    numbers = sorted((listed & supported) | own)
-    return (*(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}")
+    confined = [name for name in names if capability_suffix(name)]
+    plain = {capability_number(name) for name in names if name not in confined}
+    numbers = sorted((plain & supported) | (own - listed))
+    return (*confined, *(f"sm_{number}" for number in numbers), f"compute_{numbers[-1]}")
 
 
 def combinations_of_variant(
@@ -489,6 +517,8 @@ def combinations_of_variant(
         cudnn=_version_or_none(first.get("cudnn")),
         host=f"gcc {gcc}" if gcc else None,
         bazel=_version_or_none(first.get("bazel")),
+        platform=first.get("target_platform"),
+        has_cuda="cuda_compiler_version" in first,
         built_for=tuple(name for name in listed if _is_capability(name)),
     )
     values = variant.get("python", ("",)) if serving is None else ("",)

@@ -13,7 +13,7 @@ from kiln.base import files, process
 from kiln.base.errors import KilnError, MissingTool, UsageError
 from kiln.base.patterns import lazy_pattern
 from kiln.base.system import machine
-from kiln.compat.combination import ARCHS, Combination, Gpu
+from kiln.compat.combination import ARCHS, Combination, Finding, Gpu, Verdict
 from kiln.compat.tables import version_numbers
 from kiln.container.engine import ASIDE, EngineKind, choose_engine
 
@@ -57,6 +57,7 @@ MODULE = Path("/proc/driver/nvidia/version")
 PROCESSOR = Path("/proc/cpuinfo")
 CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))  # folders of the container device interface's descriptions
 SECONDS = 20.0  # for a program to print its version
+NVML = "NVML"  # begins the note that the driver's management library, which lists the GPUs, does not answer
 _NAME_BYTES = 96  # NVML_DEVICE_NAME_V2_BUFFER_SIZE
 _VERSION_BYTES = 80  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
 _VERSION = lazy_pattern(r"\d{1,6}(?:\.\d{1,6}){1,3}")
@@ -114,6 +115,36 @@ class MachineFacts:
             return "wsl2"
         return "macos" if self.system.startswith("Darwin") else "linux"
 
+    def missing_gpu_finding(self) -> Finding | None:
+        """Return the finding that programs here use no GPU; None where a driver is, though it may list no GPU.
+
+        What is not found is certain to be missing only where no part of a driver is: containers, WSL2 and a Jetson may
+        have the other parts elsewhere.
+        """
+        system = "WSL2" if self._system_of_tables() == "wsl2" else "Jetson" if "tegra" in self.kernel else None
+        kernel, lists_gpus = self.loaded or system, not any(note.startswith(NVML) for note in self.notes)
+        if self.cards or (self.cuda and not self.driver) or (self.driver and kernel and not lists_gpus):
+            return None
+        verdict = Verdict.UNKNOWN if self.driver or kernel else Verdict.CANNOT
+        if self.driver:
+            reason = (
+                f"driver {self.driver} is on this machine, and no GPU: see `nvidia-smi -L`, and load the module of the "
+                "kernel (`sudo modprobe nvidia`); in a virtual machine or a batch job request a GPU"
+            )
+        elif kernel:
+            reason = (
+                "the libraries of NVIDIA's driver (libcuda, NVML) were not found here, beside the kernel's part "
+                f"({kernel}): start a container with --gpus all, on a Jetson with --runtime nvidia; in WSL2 install "
+                "the driver in Windows; else put the libraries' folder into LD_LIBRARY_PATH"
+            )
+        else:
+            reason = (
+                "no NVIDIA driver was found on this machine (libcuda, NVML, nvidia-smi, a module in the kernel), and "
+                "no program uses a GPU without it: install it, which no package of CUDA does; in a container, a "
+                "virtual machine or a batch job request a GPU. A build needs none: ask without --here"
+            )
+        return Finding(rule="GPU here", verdict=verdict, reason=reason)
+
     def build_combination(self) -> Combination:
         """Return the parts that matter to a build here, outside of containers."""
         return Combination(bazel=self.bazel, host=f"gcc {self.gcc}" if self.gcc else None)
@@ -148,7 +179,7 @@ def _driver_and_gpus(env: Mapping[str, str], notes: list[str]) -> tuple[str | No
     try:
         return driver_and_gpus_from_nvml()
     except OSError as error:
-        notes.append(f"NVML: {error}")
+        notes.append(f"{NVML}: {error}")
     try:
         return _driver_and_gpus_from_nvidia_smi(env)
     except (MissingTool, ValueError) as error:
@@ -237,7 +268,10 @@ def parse_nvidia_smi_output(text: str) -> tuple[str | None, tuple[GpuCard, ...]]
 
 
 def _libcuda_and_newest_cuda_versions(notes: list[str]) -> tuple[str | None, str | None]:
-    """Return the version of libcuda, by its file's name, and of the newest CUDA that it knows."""
+    """Return the version of libcuda, by its file's name, and of the newest CUDA that it knows.
+
+    On a Jetson and in WSL2 the name is libcuda.so.1.1, which is no driver's version.
+    """
     try:
         functions = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -246,7 +280,7 @@ def _libcuda_and_newest_cuda_versions(notes: list[str]) -> tuple[str | None, str
     version = ctypes.c_int()
     is_known = not functions.cuDriverGetVersion(ctypes.byref(version)) and version.value
     match = re.search(
-        r"libcuda\.so\.(\d{1,6}(?:\.\d{1,6}){1,3})$", files.text_or_empty(Path("/proc/self/maps")), re.MULTILINE
+        r"libcuda\.so\.(\d{2,6}(?:\.\d{1,6}){1,3})$", files.text_or_empty(Path("/proc/self/maps")), re.MULTILINE
     )
     cuda = f"{version.value // 1000}.{version.value % 1000 // 10}" if is_known else None
     return (match[1] if match else None), cuda

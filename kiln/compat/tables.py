@@ -175,6 +175,12 @@ def is_tegra(capability: int) -> bool:
 
 
 @cache
+def last_jetpack_row_for_capability(capability: str) -> Row | None:
+    """Return the last JetPack for the Jetsons of a compute capability; None for those that get newer ones."""
+    return next((row for row in table_rows("jetson") if row["capability"] == capability), None)
+
+
+@cache
 def last_driver_row_for_capability(capability: str) -> Row | None:
     """Return the last branch of drivers that serves a compute capability; None for those still served."""
     return next(iter(rows_including(table_rows("driver_gpu"), capability)), None)
@@ -182,9 +188,9 @@ def last_driver_row_for_capability(capability: str) -> Row | None:
 
 @cache
 def oldest_driver_row_for_cuda(cuda: str) -> Row | None:
-    """Return the oldest driver that came with a release of CUDA."""
+    """Return the row of the oldest driver that came with a release of CUDA: that of its first release."""
     rows = rows_including(table_rows("cuda_driver"), cuda)
-    return min(rows, key=lambda row: version_numbers(row["driver"]), default=None)
+    return min(rows, key=lambda row: version_numbers(row["first"]), default=None)
 
 
 @cache

@@ -12,6 +12,7 @@ from kiln.compat import tables
 from kiln.compat.combination import (
     Combination,
     DoctorResult,
+    Finding,
     Gpu,
     Suggestion,
     Verdict,
@@ -83,11 +84,7 @@ def _ranked_suggestions(original: Combination, worst: Verdict) -> list[Suggestio
     """Return every similar combination with a verdict up to ``worst``, the nearest first, without variants."""
     verdicts = _candidate_verdicts(original, worst)
     return [
-        Suggestion(
-            combination=candidate,
-            verdict=verdicts[candidate],
-            changes=_changed_parts(original, candidate),
-        )
+        Suggestion(combination=candidate, verdict=verdicts[candidate], changes=_changed_parts(original, candidate))
         for candidate in sorted(verdicts, key=lambda candidate: _change_distance(original, candidate))
     ]
 
@@ -142,26 +139,27 @@ def _version_distance(one: str, other: str) -> float:
 def _candidate_verdicts(original: Combination, worst: Verdict) -> dict[Combination, Verdict]:
     """Return the verdicts up to ``worst`` on similar combinations; parts that already exclude one are skipped early."""
     verdicts: dict[Combination, Verdict | None] = {}
-    for start in _starting_combinations(original):
+    for start in (original, *_with_newer_drivers(original)):
         for release in _with_other_releases(start):
-            for cuda in dict.fromkeys(_candidate_cudas(release)):
-                of_release = _verdict_up_to(release.with_versions(cuda=cuda, **OPEN), worst)
+            for built in _with_candidate_cudas(release):
+                of_release = _verdict_up_to(built.with_versions(**OPEN), worst)
                 if of_release is None:
                     continue
-                for cudnn in dict.fromkeys(_candidate_cudnns(release, cuda)):
-                    for candidate in _with_candidate_tools(release.with_versions(cuda=cuda, cudnn=cudnn)):
+                for cudnn in dict.fromkeys(_candidate_cudnns(built)):
+                    for candidate in _with_candidate_tools(built.with_versions(cudnn=cudnn)):
                         if candidate not in verdicts:
                             verdict = _verdict_up_to(candidate, worst)
                             verdicts[candidate] = verdict and max(verdict, of_release, key=lambda one: one.rank)
     return {candidate: verdict for candidate, verdict in verdicts.items() if verdict is not None}
 
 
-def _starting_combinations(original: Combination) -> Iterator[Combination]:
-    """Yield the original, that with a newer driver, and that compiled for its GPUs too."""
-    yield original
-    yield from _with_newer_drivers(original)
-    if original.built_for and (completed := capabilities_extended_for_gpus(original)):
-        yield replace(original, built_for=completed)
+def _with_candidate_cudas(release: Combination) -> Iterator[Combination]:
+    """Yield the release with each CUDA, and compiled for its GPUs too."""
+    for cuda in dict.fromkeys(_candidate_cudas(release)):
+        built = release.with_versions(cuda=cuda)
+        yield built
+        if built.built_for and (completed := capabilities_extended_for_gpus(built)):
+            yield replace(built, built_for=completed)
 
 
 def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
@@ -170,7 +168,10 @@ def _with_newer_drivers(original: Combination) -> Iterator[Combination]:
     last = [row["driver"] for gpu in original.gpus if (row := tables.last_driver_row_for_capability(gpu.capability))]
     firsts = (tables.oldest_cuda_row_for_capability(capability_number(gpu.capability)) for gpu in original.gpus)
     cudas = [original.cuda, *(row["first"] for row in firsts if row)]
-    oldest = [row["driver"] for cuda in cudas if cuda and (row := tables.oldest_driver_row_for_cuda(cuda))]
+    column = original.driver_column
+    oldest = [
+        row[column] for cuda in cudas if cuda and (row := tables.oldest_driver_row_for_cuda(cuda)) and row[column]
+    ]
     for driver in (
         *(driver for driver in last if not versions_agree(driver, original.driver)),
         *(driver for driver in oldest if not is_at_least(original.driver, driver)),
@@ -208,9 +209,9 @@ def _cuda_compiles_for_gpus(gpus: tuple[Gpu, ...], cuda: str) -> bool:
     )
 
 
-def _candidate_cudnns(release: Combination, cuda: str | None) -> Iterator[str | None]:
+def _candidate_cudnns(release: Combination) -> Iterator[str | None]:
     yield release.cudnn
-    if release.cudnn is None or cuda is None:
+    if release.cudnn is None or (cuda := release.cuda) is None:
         return
     if row := release_row(release):
         yield row["cudnn"]
@@ -250,16 +251,19 @@ def _accepted_compiler(release: Combination, compiler: str | None) -> str | None
     return own["compiler"] or None if own else None
 
 
-def judge_combination(subject: Combination, *, suggest: bool = True) -> DoctorResult:
-    """Return the verdict on a combination, and unless it works the nearest ones that are better."""
-    reasons = tuple(findings(subject))
+def judge_combination(subject: Combination, *, suggest: bool = True, of_machine: Finding | None = None) -> DoctorResult:
+    """Return the verdict on a combination, and unless it works the nearest ones that are better.
+
+    ``of_machine`` is a finding on the machine that no other combination cures.
+    """
+    reasons = (*filter(None, [of_machine]), *findings(subject))
     worst = worst_verdict(reasons)
     return DoctorResult(
         combination=subject,
         verdict=worst,
         findings=reasons,
         nearest=_nearest_working_combinations(subject, worst)
-        if suggest and reasons and worst is not Verdict.WORKS
+        if suggest and of_machine is None and reasons and worst is not Verdict.WORKS
         else (),
         variants=conda_build_config_lines(subject) if worst in {Verdict.WORKS, Verdict.COSTS} else (),
     )

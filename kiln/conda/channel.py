@@ -17,7 +17,7 @@ from kiln.conda.rattler.limits import current_limits, limit_increase_hint
 
 if TYPE_CHECKING:
     import io
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 
 UNINDEXED = ".unindexed"  # exists in the channel while the index may differ from the files in any way
@@ -88,9 +88,7 @@ class LocalChannel:
 
         Where packages were only added, the others are not read again.
         """
-        for subdir in self.subdirs:
-            folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in self._subdir_folders():
             files.remove_part_files(folder)
         indexed = all((self.root / subdir / "repodata.json").is_file() for subdir in self.subdirs)
         if not indexed:
@@ -98,15 +96,20 @@ class LocalChannel:
         if self.is_unindexed:
             self._index_packages()
 
+    def _subdir_folders(self) -> Iterator[Path]:
+        """Yield the folder of each subdir, made where there is none yet."""
+        for subdir in self.subdirs:
+            folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
+            folder.mkdir(parents=True, exist_ok=True)
+            yield folder
+
     def _mark_unindexed(self, mark: str = UNINDEXED) -> None:
         files.create_empty_file(self.root / mark)
 
     def _index_packages(self) -> None:
         force = (self.root / UNINDEXED).exists()
         self._mark_unindexed()  # a run that is killed meanwhile may leave any index
-        for subdir in self.subdirs:
-            folder = files.safe_path_inside(self.root / subdir, self.root, links=True)
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in self._subdir_folders():
             for index in folder.glob("repodata*"):
                 files.safe_path_inside(index, self.root, links=True)
         with files.full_disk_as_kiln_error(self.root):

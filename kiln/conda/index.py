@@ -90,6 +90,30 @@ def _read_package_record(package: Path) -> dict[str, Any]:
     return values
 
 
+def reason_not_readable(repodata: IndexDocument) -> str:
+    """Return why clients cannot read records, and with them the index; empty when they can."""
+    from rattler import Channel, RepoData
+
+    with temporary_file_with_content(repodata.to_json()) as file:
+        try:
+            RepoData.from_path(file).into_repo_data(Channel("any"))
+        except Exception as error:  # noqa: BLE001 - panics of the library, too
+            return str(error)
+    return ""
+
+
+def invalid_dependency(record: Record) -> str:
+    """Return the first dependency or constraint that is not a match spec, with the reason; empty without one."""
+    from rattler import MatchSpec
+
+    for spec in (*record.get("depends", ()), *record.get("constrains", ())):
+        try:
+            MatchSpec(spec)
+        except Exception as error:  # noqa: BLE001 - panics of the library, too
+            return f"{spec!r}: {error}"
+    return ""
+
+
 Record: TypeAlias = "Mapping[str, Any]"
 Sections: TypeAlias = "dict[tuple[str, ...], dict[str, Record]]"
 
@@ -101,6 +125,12 @@ VARIANTS = (f"{BASE}.zst", *(f"{name}.bz2" for name in (REPODATA, CURRENT, EXPOR
 STALE = f"{REPODATA}.jlap"  # patches from older indexes, which become invalid; clients without it read the whole
 CHANNELDATA = "channeldata.json"  # of the whole channel
 PACKAGES = (".conda", ".tar.bz2")  # the endings of package files
+PATCHABLE = frozenset(  # fields of a record that are neither the package's identity nor facts of its file
+    {
+        *("depends", "constrains", "extra_depends", "track_features", "features"),
+        *("license", "license_family", "purls", "python_site_packages_path", "timestamp"),
+    }
+)
 
 KINDS = ("packages", "packages.conda")  # the older format of packages, and today's
 REVISION = "v3"
@@ -364,6 +394,26 @@ class SubdirIndex:
             instructions=self.instructions.with_records({file: patch}),
             changed=self.changed | {str(self.records[file]["name"])},
         )
+
+    def patched_record(self, file: str) -> IndexDocument:
+        """Return one package alone, as clients see it if it is offered."""
+        patch = self.instructions.records().get(file, {})
+        return self.base.with_edited_records(lambda name, record: {**record, **patch} if name == file else None)
+
+    def unreadable_files(self) -> frozenset[str]:
+        """Return the files whose records no client can read: one of them makes the whole index unreadable."""
+        if not reason_not_readable(self.repodata):
+            return frozenset()
+        return frozenset(
+            file_name_of_key(path, key)
+            for path, records in self.repodata.sections().items()
+            for key, record in records.items()
+            if reason_not_readable(IndexDocument().with_records_in_sections([(path, key, record)]))
+        )
+
+    def without_patches(self, names: Iterable[str]) -> SubdirIndex:
+        """Return this index with the patches of some packages forgotten; what clients see does not change."""
+        return dataclasses.replace(self, instructions=self.instructions.without_files(names))
 
     def with_field_of_records_set(self, key: str, texts: Mapping[str, str]) -> SubdirIndex:
         """Return this index with a field of some packages' own records set, by their file names."""

@@ -222,6 +222,7 @@ def _empty_shard() -> dict[str, Any]:
 
 # A publication reads the same files before, during and after its checks; kept are the documents of two subdirs.
 _parse_index_document = functools.lru_cache(maxsize=12)(IndexDocument.parse)
+_WHOLE = (REPODATA, f"{REPODATA}.zst")
 HINT = "index the channel again with the tool that wrote it, or publish into another channel"
 
 
@@ -243,15 +244,39 @@ def read_whole_index(name: str, read: Reader) -> SubdirIndex:
     )
 
 
+def without_unreadable_files(name: str, read: Reader, unreadable: set[str]) -> Reader:
+    """Return a reader of a subdir's index to which files that are not what their names say are missing.
+
+    Their paths are added to ``unreadable``. Shards alone are missing, too, where the whole index next to them is
+    unreadable.
+    """
+
+    def read_valid(file: str) -> bytes | None:
+        data = read(file)
+        if file == LISTING and any(read(other) is not None and read_valid(other) is None for other in _WHOLE):
+            data = data if any(map(read_valid, _WHOLE)) else None
+        try:
+            if data is not None and file.endswith(".msgpack.zst"):
+                _unpack_msgpack_object(name, file, data)
+            elif data is not None and file.endswith((".json", ".json.zst")):
+                plain = _decompress_zstd(name, file, data) if file.endswith(".zst") else data
+                _read_index_document(name, file, {file: plain}.get)
+        except BrokenIndex:
+            unreadable.add(f"{name}/{file}")
+            return None
+        return data
+
+    return read_valid
+
+
 def read_packages_only(name: str, read: Reader) -> SubdirIndex:
     """Return the index of a subdir with its packages alone; the rest is empty.
 
     Raises:
         BrokenIndex: as ``read_whole_index`` does.
     """
-    empty, offered = SubdirIndex.empty(name), _read_repodata(name, read)
-    if offered is None:
-        return empty
+    empty = SubdirIndex.empty(name)
+    offered = _read_repodata(name, read) or empty.repodata
     require_writable(name, offered)
     base = _read_index_document(name, BASE, read)
     instructions = _read_index_document(name, INSTRUCTIONS, read) or empty.instructions
@@ -291,9 +316,9 @@ def _is_same_file(record: Record, other: Record | None) -> bool:
 def _read_repodata(name: str, read: Reader) -> IndexDocument | None:
     if (plain := _read_index_document(name, REPODATA, read)) is not None:
         return plain
-    packed = read(f"{REPODATA}.zst")
+    packed = read(_WHOLE[1])
     if packed is not None:
-        data = _decompress_zstd(name, f"{REPODATA}.zst", packed)
+        data = _decompress_zstd(name, _WHOLE[1], packed)
         return _read_index_document(name, REPODATA, {REPODATA: data}.get)
     if read(LISTING) is not None:
         raise BrokenIndex(f"{name} has shards, but no {REPODATA}", why="kiln reads the whole index there", hint=HINT)

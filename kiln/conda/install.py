@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from enum import Enum
@@ -13,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kiln.base import files, http, locks
+from kiln.base import files, http, locks, process
 from kiln.base.errors import AlreadyRunning, KilnError, NotWritable, ProvenanceBroken, SolveFailed, UsageError
 from kiln.base.position import Place
 from kiln.base.system.files import nearest_existing_path
@@ -71,7 +70,7 @@ def environment_folders(env: Mapping[str, str], home: Path) -> tuple[Path, ...]:
 
 def _conda_root(env: Mapping[str, str]) -> Path | None:
     """Return the folder in which conda or mamba is installed; None without them."""
-    if program := env.get("CONDA_EXE") or shutil.which("conda", path=env.get("PATH", os.defpath)):
+    if program := env.get("CONDA_EXE") or process.program_on_path("conda", env=env):
         root = Path(program).resolve().parents[1]
         if (root / "conda-meta").is_dir():
             return root
@@ -399,3 +398,6 @@ def _require_prefix_or_new_folder(prefix: Path) -> None:
         )
     if prefix.exists() and not prefix.is_dir():
         raise NotWritable(f"{prefix} is not a folder", hint="name a new folder, or a prefix")
+    if prefix.is_dir() and Path.cwd().is_relative_to(prefix):
+        why = "an install replaces the folder, and the shell would stay in the old one"
+        raise NotWritable(f"the working directory is in {prefix}", why=why, hint="change to another folder: cd ..")

@@ -183,6 +183,17 @@ def open_package_members(
         yield members
 
 
+def require_undamaged(package: Path) -> None:
+    """Compare all parts of a package with the checksums in its archive.
+
+    Raises:
+        BrokenPackage: when one differs, or the file is not an archive.
+    """
+    with _errors_as_broken_package(package), zipfile.ZipFile(package) as file:
+        if (damaged := file.testzip()) is not None:
+            raise zipfile.BadZipFile(f"{damaged} has another checksum than the archive says")
+
+
 @contextlib.contextmanager
 def _errors_as_broken_package(package: Path) -> Iterator[None]:
     try:

@@ -72,10 +72,7 @@ def _copy_archive_with_mtime(source: IO[bytes], sink: IO[bytes], mtime: int, lev
 
 
 def _edit_info_archive(
-    compressed: bytes,
-    edit: Callable[[str, bytes], bytes | None],
-    added: Mapping[str, InfoFile],
-    mtime: int | None,
+    compressed: bytes, edit: Callable[[str, bytes], bytes | None], added: Mapping[str, InfoFile], mtime: int | None
 ) -> bytes:
     with zstd.open(io.BytesIO(compressed)) as stream:
         plain, changed = io.BytesIO(stream.read(LARGEST_INFO)), io.BytesIO()
@@ -100,7 +97,8 @@ def _edit_info_archive(
 
 
 SUBDIR = "linux-64"
-ARCHITECTURES = {SUBDIR: "x86_64", "linux-aarch64": "aarch64"}  # by the subdirs of packages that are made here
+# By the subdirs of packages that are made here.
+ARCHITECTURES = {SUBDIR: "x86_64", "linux-aarch64": "aarch64", "osx-arm64": "arm64"}
 PLACEHOLDER = "/opt/kiln_rehearsal_prefix_placeholder"
 _CHUNK = 1 << 20
 _OF_NOTHING = hashlib.sha256().hexdigest()
@@ -273,7 +271,7 @@ def _index_json(facts: PackageMetadata) -> dict[str, object]:
         "constrains": list(facts.constrains),
         "license": facts.license,
         "arch": ARCHITECTURES[facts.subdir],
-        "platform": "linux",
+        "platform": facts.subdir.partition("-")[0],
         "subdir": facts.subdir,
     }
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import itertools
 import json
 import re
 import sys
@@ -89,6 +91,13 @@ def project_files(project: str, index: str) -> Iterator[IndexFile]:
     url = f"{index}/{canonicalize_name(project)}/"
     data, is_json = _fetch_project_page(url)
     yield from _files_from_json(data, url) if is_json else _files_from_html(data, url)
+
+
+def files_on_indexes(projects: Iterable[str], indexes: Iterable[str]) -> Iterator[tuple[IndexFile, str, str]]:
+    """Yield the files of projects, each with its project and its index, from the indexes that answer."""
+    for index, project in itertools.product(indexes, projects):
+        with contextlib.suppress(http.HttpError):
+            yield from [(file, project, index) for file in project_files(project, index)]
 
 
 def _fetch_project_page(url: str) -> tuple[bytes, bool]:
@@ -185,10 +194,7 @@ def name_mappings() -> Mapping[str, NameMapping]:
     """Return the rows of names.csv by normalized PyPI name."""
     return {
         row["pypi"]: NameMapping(
-            conda=row["conda"],
-            layout=WheelLayout(row["layout"]),
-            exported_by=row["exported_by"],
-            source=row["source"],
+            conda=row["conda"], layout=WheelLayout(row["layout"]), exported_by=row["exported_by"], source=row["source"]
         )
         for row in files.csv_rows(NAMES)
     }

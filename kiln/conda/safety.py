@@ -18,6 +18,7 @@ from rattler import PackageCache, RepoDataRecord
 from kiln.base import files
 from kiln.base.errors import BrokenPackage, DownloadFailed, HashMismatch, KilnError, LimitExceeded, UnsafePackage
 from kiln.base.system.files import open_regular_file
+from kiln.base.text import first_of
 from kiln.conda import package_reader
 
 if TYPE_CHECKING:
@@ -76,10 +77,9 @@ def _package_display_name(record: RepoDataRecord) -> str:
 
 def unsafe_package_error(name: str, escapes: Sequence[str]) -> UnsafePackage:
     """Return the error of a package whose paths or links lead out of the prefix."""
-    more = f" and {len(escapes) - PATHS} more" if len(escapes) > PATHS else ""
     return UnsafePackage(
         f"{name} reaches out of the prefix",
-        why=f"its paths or links: {', '.join(map(repr, escapes[:PATHS]))}{more}",
+        why=f"its paths or links: {first_of(map(repr, escapes), PATHS)}",
         hint="nothing was installed; do not trust its channel, or report it to the package's maintainers",
     )
 
@@ -89,7 +89,8 @@ def _hash_mismatch_error(record: RepoDataRecord, digest: str, kind: str = "SHA-2
     return HashMismatch(
         f"{_package_display_name(record)} is not the package in the channel's index",
         why=f"its {kind} is {digest}, the index has {indexed.hex() if indexed else 'another'}",
-        hint="it was damaged in transit or exchanged: try again; if that fails, upload the package again",
+        hint="it was damaged in transit or exchanged: try again; if that fails, the channel's owner should index it "
+        "again, and publish the package anew",
     )
 
 

@@ -28,7 +28,7 @@ from kiln.recipe.feedstock import FORGE, BuildConfig, is_v1
 from kiln.recipe.variants.files import VariantSource, as_list, check_variant_source, zip_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from yaml import Node
@@ -67,6 +67,7 @@ def _entry_text(key: str, pickled: bytes) -> str:
     return str(yaml.dump({key: value}, Dumper=_CiSupportDumper, default_flow_style=False))
 
 
+_NAMED = 3  # configs that a hint names
 _PLATFORM = lazy_pattern(r"(linux|osx|win|freebsd|emscripten|wasi|zos)_([a-z0-9]+)_")
 SETTINGS = {"zip_keys", "pin_run_as_build"}
 # Configs by all that their reading depends on: what a fork has read is not known to the next one.
@@ -108,10 +109,25 @@ def _config_file_path(feedstock: Feedstock, config: str) -> Path:
     path = feedstock.config_folder / f"{name}.yaml"
     if "/" in name or not path.is_file():
         names = feedstock.config_names
-        near = did_you_mean(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
+        near = _similar_names_hint(name, names) or ("kiln matrix lists them" if names else "kiln rerender writes them")
         count = count_text(len(names), "config")
         raise UnknownConfig(f"no such config: {name!r}", why=f".ci_support holds {count}", hint=near)
     return path
+
+
+def _similar_names_hint(name: str, names: Sequence[str]) -> str:
+    """Return a hint with the configs that begin with a name, or have its words on its platform, or else are like it."""
+    match = _PLATFORM.match(f"{name}_")
+    platform = match[0] if match else ""
+    of_platform = [each for each in names if each.startswith(platform)] or names
+    words = name.removeprefix(platform)
+    fitting = [each for each in names if each.startswith(name)] or [
+        each for each in of_platform if words and words in each
+    ]
+    if not fitting:
+        return did_you_mean(name, of_platform)
+    more = f" (and {len(fitting) - _NAMED} more)" if len(fitting) > _NAMED else ""
+    return f"did you mean {' or '.join(map(repr, fitting[:_NAMED]))}?{more}"
 
 
 def _content_stamp_or_empty(path: Path) -> tuple[int, ...]:

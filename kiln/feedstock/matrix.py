@@ -30,7 +30,7 @@ from kiln.recipe.variants.migrations import MISFIT, apply_migrations, migration_
 from kiln.recipe.variants.space import Space, Variant, space_narrowed_to_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.feedstock.job_settings import MatrixSettings, PlatformJob
@@ -63,12 +63,25 @@ def configs(feedstock: Feedstock, pinning: Path | None = None, doubts: Doubts | 
     return matrix
 
 
-def _expand_configs(feedstock: Feedstock, pinning: Path | None) -> tuple[tuple[BuildConfig, ...], Doubts]:
+def configs_with_values_of(feedstock: Feedstock, given: Sequence[BuildConfig]) -> tuple[BuildConfig, ...]:
+    """Return the configs that a feedstock expands to with the values of the ``given`` ones, on their platforms.
+
+    Raises:
+        KilnError: the recipe or the settings are invalid.
+    """
+    return limits.run_bounded(lambda: _expand_configs(feedstock, None, given))[0]
+
+
+def _expand_configs(
+    feedstock: Feedstock, pinning: Path | None, given: Sequence[BuildConfig] = ()
+) -> tuple[tuple[BuildConfig, ...], Doubts]:
     doubts: Doubts = {}
-    expansion = _MatrixExpansion(feedstock, pinning, doubts)
+    expansion = _MatrixExpansion(feedstock, pinning, doubts, given)
+    platforms = {config.platform for config in given}
+    jobs = [job for job in expansion.forge.jobs if not given or f"{job.system}-{job.arch}" in platforms]
     configs_by_name: dict[str, BuildConfig] = {}
     faults: dict[str, tuple[KilnError, list[str]]] = {}
-    for job in expansion.forge.jobs:
+    for job in jobs:
         try:
             configs_by_name |= {config.name: config for config in expansion.configs_of_job(job)}
         except KilnError as error:
@@ -92,19 +105,54 @@ def variant_file_values_getter(feedstock: Feedstock) -> Callable[[str], Mapping[
     return lambda platform: expansion.values_of_variant_files(jobs[platform]) if platform in jobs else {}
 
 
+class _ValuesOfConfigs:
+    """The values of configs, as a variant file has them."""
+
+    def __init__(self, configs: Sequence[BuildConfig]) -> None:
+        self._configs = configs
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of all platforms."""
+        return frozenset(key for config in self._configs for key in config.variant)
+
+    def source_for_platform(self, platform: Platform, _: frozenset[str]) -> VariantSource:
+        """Return the values on a platform: of each key, or group of zipped keys, those of all its configs."""
+        rows: dict[tuple[str, ...], dict[tuple[str, ...], None]] = {}
+        pins: dict[str, Any] = {}
+        for config in self._configs:
+            if config.platform == platform.subdir:
+                pins |= config.pin_run_as_build
+                alone = config.variant.keys() - {key for group in config.zip_keys for key in group}
+                for group in (*config.zip_keys, *((key,) for key in alone)):
+                    columns = (config.variant[key] for key in group)
+                    rows.setdefault(group, {}).update(dict.fromkeys(zip(*columns, strict=True)))
+        values: dict[str, Any] = {
+            key: list(column)
+            for group, found in rows.items()
+            for key, column in zip(group, zip(*found, strict=True), strict=True)
+        }
+        groups = [list(group) for group in rows if len(group) > 1]
+        return VariantSource(name=".ci_support", values={**values, "zip_keys": groups, "pin_run_as_build": pins})
+
+
 class _MatrixExpansion:
     """One expansion: the state that its platforms share."""
 
-    def __init__(self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts) -> None:
+    def __init__(
+        self, feedstock: Feedstock, pinning: Path | None, doubts: Doubts, given: Sequence[BuildConfig] = ()
+    ) -> None:
         self.forge: MatrixSettings = job_settings.read_matrix_settings(feedstock.conda_forge_yml)
-        self.files: list[VariantFile | VariantFileV1] = [load_variant_file(pinning, pinning.name)] if pinning else []
+        self.files: list[VariantFile | VariantFileV1 | _ValuesOfConfigs] = []
+        if pinning:
+            self.files.append(load_variant_file(pinning, feedstock.name_of(pinning)))
         variant_path = feedstock.recipe / "conda_build_config.yaml"
         if variant_path.is_file():
             self.files.append(load_variant_file(variant_path, "recipe/conda_build_config.yaml"))
         self.pinned = pinning is not None
         pinned = pinning.parent / "share" / "conda-forge" / "migrations" if pinning else None
         self.migrations = [
-            load_variant_file(path, f"migrations/{path.name}")
+            load_variant_file(path, feedstock.name_of(path))
             for path in migration_files_of_feedstock_and_pinning(feedstock.config_folder / "migrations", pinned)
         ]
         self.v1 = is_v1(feedstock)
@@ -112,14 +160,16 @@ class _MatrixExpansion:
             from kiln.recipe.v1.variants import VariantFileV1
 
             self.files.append(VariantFileV1(variants_file, "recipe/variants.yaml"))
+        if given:  # which have what the files and the migrations make of it
+            self.files, self.migrations = [_ValuesOfConfigs(given)], []
         keys = [file.keys for file in (*self.files, *self.migrations)]
         self.known = frozenset[str]().union(*keys)
         self.recipe: RecipeTemplate | RecipeV1
         if self.v1:
-            from kiln.recipe.v1.recipe import RecipeV1, malformed_skip_warnings
+            from kiln.recipe.v1.recipe import RecipeV1, skip_warnings
 
             self.recipe = RecipeV1.read(feedstock.recipe_v1)
-            doubts.update(malformed_skip_warnings(self.recipe.root))
+            doubts.update(skip_warnings(self.recipe, self.known))
             self.text = self.recipe.text
         else:
             self.recipe = RecipeTemplate(

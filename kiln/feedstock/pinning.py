@@ -118,7 +118,7 @@ def _fetch_or_raise_unavailable(home: Path, channel: str, spec: str, title: str)
         )
         earlier = f"-e {versions[-1]}, which was fetched before; or " if versions else ""
         why = "; ".join(filter(None, (error.what, *error.why.splitlines())))
-        hint = f"{earlier}-e PINNING/{_FILE}; or --no-pinning"
+        hint = f"{earlier}-e PINNING/{_FILE}"
         raise PinningNeeded(f"cannot fetch {title} from {channel}", why=why, hint=hint) from error
 
 
@@ -139,10 +139,7 @@ def _fetch_pinning(home: Path, channel: str, spec: str) -> Pinning:
 
 RECIPE = "recipe/meta.yaml"
 SYSTEMS = ("linux", "osx", "win")
-HINT = (
-    "kiln rerender -e PINNING/conda_build_config.yaml, such as the file in the package conda-forge-pinning; or "
-    "--no-pinning, if the feedstock defines all keys itself, or needs them no longer"
-)
+HINT = "kiln rerender -e PINNING/conda_build_config.yaml, such as the file in the package conda-forge-pinning"
 VALIDATION_KEY, CHANNEL_KEYS = "conda_forge_output_validation", ("channel_sources", "channel_targets")
 INCLUDES = (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)
 KEYWORDS = ("if", "else", "and", "or", "not", "in", "is", "true", "false", "none", "True", "False", "None")
@@ -214,10 +211,12 @@ def _keys_without_value_v1(feedstock: Feedstock, defined: frozenset[str]) -> tup
 
 
 def _defined_keys(feedstock: Feedstock) -> frozenset[str]:
-    """Return the keys that the feedstock's own files define on any platform."""
+    """Return the keys that the feedstock's own files define on any platform, and those that rerender derives."""
     variant_path = feedstock.recipe / "conda_build_config.yaml"
-    files = [variant_path, *sorted((feedstock.config_folder / "migrations").glob("*.yaml"))]
-    return frozenset[str]().union(*(load_variant_file(path, path.name).keys for path in files if path.is_file()))
+    paths = [variant_path, *sorted((feedstock.config_folder / "migrations").glob("*.yaml"))]
+    files = (load_variant_file(path, feedstock.name_of(path)) for path in paths if path.is_file())
+    keys = frozenset[str]().union(*(file.keys for file in files))
+    return keys | {"MACOSX_DEPLOYMENT_TARGET", "MACOSX_SDK_VERSION"} if "c_stdlib_version" in keys else keys
 
 
 def _undefined_keys_in_ci_support(

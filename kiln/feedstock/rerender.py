@@ -18,6 +18,7 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.text import count_text
 from kiln.feedstock import config_file, job_settings, matrix, pinning, workflow_settings
 from kiln.feedstock.config_file import config_file_text
+from kiln.feedstock.sizes import config_sizes
 from kiln.feedstock.workflow_settings import GITHUB, SKIP, ActionsSettings
 from kiln.recipe.variants.files import as_list, compile_group, load_variant_file
 from kiln.recipe.variants.space import config_labels
@@ -135,7 +136,7 @@ def matrix_difference(feedstock: Feedstock) -> str:
 def _keys_with_changed_values(feedstock: Feedstock) -> str:
     """Return the keys whose values in .ci_support are not among those of the feedstock's own variant file."""
     migrations = (feedstock.config_folder / "migrations").glob("*.yaml")
-    skipped = _COMPUTED.union(*(load_variant_file(path, path.name).keys for path in migrations))
+    skipped = _COMPUTED.union(*(load_variant_file(path, feedstock.name_of(path)).keys for path in migrations))
     names = feedstock.config_names
     configs = config_file.read_configs(feedstock, names)
     values_of_variant_files = matrix.variant_file_values_getter(feedstock)
@@ -479,6 +480,7 @@ def workflow_jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings
     names = config_labels(
         [config.name for config in hosted_configs], {config.name: config.variant for config in hosted_configs}
     )
+    sizes = config_sizes(feedstock, hosted_configs)
     default_label = "self-hosted" if settings.self_hosted else "hosted"
     return [
         WorkflowJob(
@@ -490,7 +492,7 @@ def workflow_jobs(feedstock: Feedstock, configs: Sequence[BuildConfig], settings
             keep=settings.stores_packages_as_artifact(config.platform)
             or bool(settings.gpu_runner_label(compile_group(config)) or settings.publication),
             group=compile_group(config),
-            links=settings.chain_job_count(compile_group(config)),
+            links=settings.chain_job_count(compile_group(config), sizes[config.name]),
             gpu=settings.gpu_runner_label(compile_group(config)),
         )
         for config in hosted_configs

@@ -98,29 +98,20 @@ class SourceSearch:
         return None
 
     def _find_on_indexes(self, source: Source, sha256: str, indexes: Iterable[str]) -> SourceFile | None:
-        for index in indexes:
-            for project in possible_projects_of_source(source, self.projects):
-                try:
-                    matches = [file for file in pypi.project_files(project, index) if file.sha256 == sha256]
-                except http.HttpError:
-                    continue
-                if matches:
-                    (match, name) = matches[0], next(iter(source_file_names(source)))
-                    origin = f"{match.name} of {project} on {urlsplit(index).hostname or index}"
-                    return SourceFile(name=name, sha256=sha256, url=match.url, origin=origin, size=match.size)
+        projects = possible_projects_of_source(source, self.projects)
+        for file, project, index in pypi.files_on_indexes(projects, indexes):
+            if file.sha256 == sha256:
+                name = next(iter(source_file_names(source)))
+                origin = f"{file.name} of {project} on {urlsplit(index).hostname or index}"
+                return SourceFile(name=name, sha256=sha256, url=file.url, origin=origin, size=file.size)
         return None
 
     def _hash_on_indexes(self, source: Source, indexes: Iterable[str]) -> str:
         """Return which hash the file of a source's name has on the first index with it; empty for none."""
-        names = source_file_names(source)
-        for index in indexes:
-            for project in possible_projects_of_source(source, self.projects):
-                try:
-                    found = next((file for file in pypi.project_files(project, index) if file.name in names), None)
-                except http.HttpError:
-                    continue
-                if found is not None:
-                    return f"the sha256 of {found.name} on {urlsplit(index).hostname or index} is {found.sha256}"
+        names, projects = source_file_names(source), possible_projects_of_source(source, self.projects)
+        for file, _, index in pypi.files_on_indexes(projects, indexes):
+            if file.name in names:
+                return f"the sha256 of {file.name} on {urlsplit(index).hostname or index} is {file.sha256}"
         return ""
 
     def _find_on_web(self, source: Source, sha256: str) -> SourceFile | None:

@@ -16,7 +16,7 @@ from kiln.feedstock.settings import WORKFLOW as SETTINGS_WORKFLOW
 from kiln.feedstock.settings import TypedSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from kiln.base.position import Place
 
@@ -269,16 +269,21 @@ class ActionsSettings:
             )
         return size
 
-    def chain_job_count(self, group: str) -> int:
-        """Return how many jobs of a chain a config of a group may take, by its estimated hours; 1 for a single job."""
-        hours = stated_hours(self._own, group)
-        minutes = 60 * hours
+    def chain_job_count(self, group: str, size: Mapping[str, float]) -> int:
+        """Return how many jobs of a chain a config may take, by the hours of its size or group; 1 for a single job.
+
+        Hours on more cores than the runner's are taken as so much longer; a chain skips the jobs that it does not need.
+        """
+        stated, cores = stated_hours(self._own, group, size)
+        hours = stated * cores / limit_of_service(GITHUB, "cores").value
+        minutes = math.ceil(60 * hours)
         if minutes <= self.build_minutes:
             return 1
         most = limit_of_service(GITHUB, "run hours")
         if minutes > 60 * most.value:
+            name = "hours in fleet-sizes.yml or the recipe" if size.get("hours") else "kiln: build_hours"
             raise RecipeFault(
-                f"kiln: build_hours: {hours} is more than {most.value}", why=f"GitHub allows {most.value} {most.unit}"
+                f"{name}: {hours:.10g} is more than {most.value}", why=f"GitHub allows {most.value} {most.unit}"
             )
         if self.timeout <= 2 * LOST:
             raise RecipeFault(
@@ -348,9 +353,16 @@ class ActionsSettings:
         return self.whole.get_workflow_setting(name, provider=GITHUB, platform=platform)
 
 
-def stated_hours(own: TypedSettings, group: str) -> int:
-    """Return ``kiln: build_hours``: the hours of a group's config on its runner, 0 if nothing is stated."""
-    return int(str(_value_of_first_matching_key(own, "build_hours", _setting_keys_of_group(group)) or 0))
+def stated_hours(own: TypedSettings, group: str, size: Mapping[str, float]) -> tuple[float, float]:
+    """Return the hours that a config takes, 0 if nothing is stated, and the cores that they are for.
+
+    They are ``hours`` of its ``size``, on its ``cores``, or those of ``kiln: build_hours``, on GitHub's runner, which
+    are meant by a size without cores, too.
+    """
+    runner = limit_of_service(GITHUB, "cores").value
+    if hours := size.get("hours"):
+        return hours, size.get("cores") or runner
+    return int(str(_value_of_first_matching_key(own, "build_hours", _setting_keys_of_group(group)) or 0)), runner
 
 
 def _value_of_first_matching_key(own: TypedSettings, name: str, keys: Iterable[str]) -> Any:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import process, serialization
 from kiln.base.errors import BuildFailed, SolveFailed, program_output_with_margin
 from kiln.base.files import csv_rows
+from kiln.base.text import first_of
 from kiln.conda import solve
 from kiln.conda.provenance import sbom
 from kiln.conda.provenance.contents import package_from_record
@@ -37,15 +38,16 @@ KINDS = Path(__file__).with_name("kinds")
 class ImageKind:
     """A kind of slim image.
 
-    ``product`` are patterns of the packages that change with each release, ``left_out`` the packages that programs do
-    not need, ``debian`` additional packages of the system, ``scripts`` kiln's scripts by their path in the image,
-    ``folders`` mount points.
+    ``product`` are patterns of the packages that change with each release, ``needs`` those of the files in the prefix
+    without which it is no such image, ``left_out`` the packages that programs do not need, ``debian`` additional
+    packages of the system, ``scripts`` kiln's scripts by their path in the image, ``folders`` mount points.
     """
 
     name: str
     summary: str
     specs: tuple[str, ...]
     product: tuple[str, ...]
+    needs: tuple[str, ...]
     left_out: tuple[str, ...]
     debian: tuple[str, ...]
     entrypoint: tuple[str, ...]
@@ -303,6 +305,7 @@ def assemble_contents(
     with step("select the files that programs need"):
         selection = read_file_selection(request.kind.left_out)
         contents = {package: tuple(included_entries(prefix, package, selection, below=PREFIX)) for package in packages}
+    require_files_of_kind(request, contents)
     with step("compile Python's modules"):
         compile_modules(itertools.chain.from_iterable(contents.values()), prefix, seen_at=PREFIX)
         contents = {package: with_compiled_modules(entries) for package, entries in contents.items()}
@@ -317,6 +320,18 @@ def assemble_contents(
         packages=packages,
         debs=debs,
     )
+
+
+def require_files_of_kind(request: ImageRequest, packages: Mapping[InstalledPackage, tuple[LayerEntry, ...]]) -> None:
+    """Refuse packages that are not those of the image's kind, which they would be called, or that it cannot start."""
+    kind, paths = request.kind, [entry.path for entries in packages.values() for entry in entries]
+    if lacking := [path for path in kind.needs if not fnmatch.filter(paths, f"{PREFIX}/{path}")]:
+        raise BuildFailed(
+            f"{', '.join(request.specs)} makes no image of {kind.name}: no package has {' or '.join(lacking)}",
+            why="it would not start, or be called what it is not; installed are "
+            + first_of((f"{package.name} {package.version}" for package in packages), 5),
+            hint=f"request {' '.join(kind.specs)}, too, from a channel where it has these files (--from)",
+        )
 
 
 def virtual_packages(glibc: str, cuda: str) -> dict[str, tuple[str, str]]:

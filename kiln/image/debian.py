@@ -88,9 +88,7 @@ def fetch_packages(
         debs = _newest_packages(store)
     if missing := sorted(set(names) - debs.keys()):
         raise BuildFailed(
-            f"Debian {suite} has no package {', '.join(missing)}",
-            why="apt downloaded all others",
-            hint="check --with",
+            f"Debian {suite} has no package {', '.join(missing)}", why="apt downloaded all others", hint="check --with"
         )
     return tuple(debs[name] for name in sorted(set(names)))
 
@@ -161,12 +159,7 @@ def download_command(suite: str, names: Iterable[str], apt: AptFiles) -> tuple[s
 
 
 def _download_packages(
-    suite: str,
-    names: Sequence[str],
-    store: Path,
-    *,
-    env: Mapping[str, str],
-    on_line: Callable[[str], None] | None,
+    suite: str, names: Sequence[str], store: Path, *, env: Mapping[str, str], on_line: Callable[[str], None] | None
 ) -> None:
     store.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kiln-debian-") as scratch, files.held_lock_file(store / ".lock"):

@@ -96,7 +96,7 @@ def write_layout_archive(folder: Path, target: Path) -> None:
         files.atomic_replacement(target) as part,
         tarfile.open(part, "w") as file,
     ):
-        for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        for path in files.files_below(folder):
             member = tarfile.TarInfo(path.relative_to(folder).as_posix())
             member.size, member.mode = path.stat().st_size, 0o644
             with path.open("rb") as content:

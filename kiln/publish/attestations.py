@@ -74,6 +74,25 @@ def write_package_sidecar(store: Store, entry: IndexEntry, attestation: ReleaseA
     return _write_sidecar(store, entry, data)
 
 
+def attest_published_package(store: Store, entry: IndexEntry, attestation: ReleaseAttestations) -> IndexEntry | None:
+    """Sign a package that the channel has already, unless this signer has; return its entry with its sidecar's hash.
+
+    The channel's statement becomes the signed one. None where others have attested another one.
+    """
+    sidecar = store.read(f"{entry.path}{SIDECAR_ENDING}") or b""
+    if sidecar and attestation.is_own(entry.sha256, sidecar):
+        if entry.record.get(SIDECAR_FIELD) == sidecar_hash(sidecar):
+            return entry
+        return write_package_sidecar(store, entry, attestation)  # the index lacks it: the signing was interrupted
+    documents, statement = attestation.documents[entry.sha256], STATEMENT.format(entry.path)
+    if store.read(statement) != documents[statement]:
+        if _bundles_about_file(sidecar, entry.file, entry.sha256):
+            return None
+        for place, data in documents.items():
+            store.write(place, data)
+    return write_package_sidecar(store, entry, attestation)
+
+
 def adopt_existing_sidecar(store: Store, entry: IndexEntry) -> IndexEntry:
     """Return the entry of a package with the hash of its sidecar, where there is a valid one."""
     data = store.read(f"{entry.path}{SIDECAR_ENDING}")

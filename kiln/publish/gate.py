@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import itertools
 import posixpath
@@ -15,6 +16,7 @@ from kiln.base import files as base_files
 from kiln.base import git
 from kiln.base.errors import BrokenPackage, ReleaseRefused
 from kiln.base.secret_forms import complete_encoded_forms
+from kiln.base.text import first_of
 from kiln.conda import package_reader
 from kiln.conda.safety import duplicate_paths, is_in_conda_meta, resolve_links
 from kiln.conda.specs import conda_build_spec, package_name, strict_rattler_spec
@@ -220,7 +222,7 @@ SHARED_FOLDERS = ("include/*", "*/include/*", "*/site-packages/*")
 
 _COMMIT_UNKNOWN = (
     "the commit is unknown that it was built from, so nobody can rebuild it from a checkout; to record it, commit the "
-    "feedstock, then run kiln build --rebuild"
+    "feedstock, then run kiln build --all --rebuild"
 )
 
 
@@ -291,16 +293,15 @@ def nonblocking_notes(release: Release) -> tuple[str, ...]:
     skipped = [candidate for candidate in release.candidates if _may_be_published_untested(candidate, release)]
     commits = [(candidate.path.name, _commit(candidate)) for candidate in release.candidates]
     unknown = [name for name, commit in commits if not git.COMMIT.fullmatch(commit)]
-    more = f" and {len(unknown) - 1} more" if unknown[1:] else ""
     return (
-        *([f"{unknown[0]}{more}: {_COMMIT_UNKNOWN}"] if unknown else []),
+        *([f"{first_of(unknown, 1)}: {_COMMIT_UNKNOWN}"] if unknown else []),
         *(f"{candidate.path.name}: not tested, it is {cross_compilation_text(candidate)}" for candidate in skipped),
         *(f"{name}: {what}" for name, what, shared in links if not shared),
     )
 
 
 def _config_refusal_reasons(release: Release) -> Iterator[tuple[RefusalKind, str, str]]:
-    if not release.candidates:
+    if not release.candidates and not release.skipped:
         yield RefusalKind.EMPTY, "", "no config of the matrix has built a package"
     for config in sorted(release.partial - release.configs.keys()):
         yield RefusalKind.MISSING_CONFIG, config, "--partial names it, but the matrix has no such config"
@@ -315,7 +316,7 @@ def _config_refusal_reasons(release: Release) -> Iterator[tuple[RefusalKind, str
 
 def _missing_package_refusal_reasons(release: Release) -> Iterator[tuple[RefusalKind, str, str]]:
     """Yield the packages that a finished config renders and has not built: the recipe may have changed since."""
-    built = {f"{candidate.artifact.subdir}/{candidate.artifact.path.name}" for candidate in release.candidates}
+    built = {candidate.artifact.channel_path for candidate in release.candidates}
     for config, paths in release.expected.items():
         if release.configs.get(config) in GOOD and config not in release.partial:
             for path in sorted(set(paths) - built):
@@ -327,29 +328,27 @@ def _missing_package_refusal_reasons(release: Release) -> Iterator[tuple[Refusal
 
 
 def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterator[tuple[RefusalKind, str]]:
+    contents = candidate.contents
+    if contents is None:  # nothing else is known of it
+        yield RefusalKind.BROKEN, candidate.broken
+        return
     if not any(fnmatch.fnmatchcase(candidate.artifact.name, glob) for glob in release.allowed):
         yield RefusalKind.NOT_ALLOWED, f"this feedstock may only publish {', '.join(release.allowed) or 'nothing'}"
-    contents = candidate.contents
-    if contents is not None and contents.about.get("extra", {}).get(REHEARSAL):
+    if contents.about.get("extra", {}).get(REHEARSAL):
         # Nothing else that is said of it would make it a release, and the ledger knows nothing of its tests.
         yield RefusalKind.REHEARSAL, "made of wheels and this machine's programs, not built from this recipe alone"
         return
     if what := _why_untested(candidate, release):
         yield RefusalKind.UNTESTED, what
-    sha256 = release.held.get(f"{candidate.artifact.subdir}/{candidate.artifact.path.name}")
-    if sha256 not in {None, candidate.artifact.sha256}:
-        held = f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there"
-        yield RefusalKind.HELD, held
+    if what := _why_held(candidate, release):
+        yield RefusalKind.HELD, what
     if not candidate.is_current:
         yield RefusalKind.OUTDATED, "the recipe, conda-forge.yml or its config's file has changed since; build it again"
     commit = _commit(candidate)
     if git.is_dirty(commit) and not release.allow_dirty:
         base = git.base_commit(commit)[:8]
-        what = f"built from changes to the commit {base}: commit them and run kiln build --rebuild, or --allow-dirty"
-        yield RefusalKind.DIRTY, what
-    if contents is None:
-        yield RefusalKind.BROKEN, candidate.broken
-        return
+        cure = "commit them and run kiln build --all --rebuild, or --allow-dirty"
+        yield RefusalKind.DIRTY, f"built from changes to the commit {base}: {cure}"
     if contents.sha256 != candidate.artifact.sha256:
         yield RefusalKind.CHANGED, "the file is not the one that was tested: its hash differs"
     if not contents.about.get("license"):
@@ -359,6 +358,36 @@ def _candidate_refusal_reasons(candidate: Candidate, release: Release) -> Iterat
     yield from ((RefusalKind.LEAK, str(leak)) for leak in contents.leaks[:10])
     yield from ((RefusalKind.ESCAPE, f"{member!r} leads out of the prefix") for member in contents.escapes[:10])
     yield from ((RefusalKind.MISMATCH, what) for what in _recipe_mismatches(candidate))
+
+
+def _why_held(candidate: Candidate, release: Release) -> str:
+    """Return in which way the channel has another file of a package's name; empty if it has none, or this one."""
+    sha256 = release.held.get(candidate.artifact.channel_path)
+    if sha256 in {None, candidate.artifact.sha256}:
+        return ""
+    if candidate.artifact.channel_path in release.damaged:
+        return f"the channel offers it with the hash {sha256[:16]}..., and its file is missing or damaged there"
+    return f"the channel has it with the hash {sha256[:16]}..." if sha256 else "it was withdrawn there"
+
+
+def without_held_packages(release: Release) -> Release:
+    """Return a release without the packages of which the channel has another file, or had one.
+
+    One whose file is damaged there stays, and is a reason against the release: nobody could install it.
+    """
+    damaged = release.damaged
+    reasons = [
+        (one, "" if one.artifact.channel_path in damaged else _why_held(one, release)) for one in release.candidates
+    ]
+    skipped = {one.artifact.channel_path for one, why in reasons if why}
+    return dataclasses.replace(
+        release,
+        candidates=tuple(candidate for candidate, why in reasons if not why),
+        expected={
+            name: tuple(path for path in paths if path not in skipped) for name, paths in release.expected.items()
+        },
+        skipped=tuple(f"{one.path.name} is left out: {why}" for one, why in reasons if why),
+    )
 
 
 def _commit(candidate: Candidate) -> str:

@@ -184,9 +184,10 @@ class Release:
 
     ``configs`` are all configs of the matrix with their states, None for one that was never built; ``partial``
     are those that may be missing. ``expected`` are the paths in the channel that each config renders. ``allowed`` are
-    globs over package names, ``held`` the hashes of the files in the channel, by their paths. ``untested`` are
-    platforms whose cross-compiled packages may be published without tests. With ``allow_dirty``, packages may be built
-    from a checkout with changes.
+    globs over package names, ``held`` the hashes of the files in the channel, by their paths, empty for withdrawn ones.
+    ``untested`` are platforms whose cross-compiled packages may be published without tests. With ``allow_dirty``,
+    packages may be built from a checkout with changes. ``damaged`` are the paths of files that the channel offers, and
+    does not have as its index says. ``skipped`` are remarks on the packages that are left out.
     """
 
     configs: Mapping[str, ConfigState | None]
@@ -195,8 +196,10 @@ class Release:
     partial: frozenset[str] = frozenset()
     allowed: tuple[str, ...]
     held: Mapping[str, str] = field(default_factory=dict)
+    damaged: frozenset[str] = frozenset()
     untested: frozenset[str] = frozenset()
     allow_dirty: bool = False
+    skipped: tuple[str, ...] = ()
 
 
 class PublicationPhase(str, Enum):

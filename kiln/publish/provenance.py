@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kiln.base import files as base_files
 from kiln.base import git, limits, locks, secret_forms
 from kiln.base.errors import BrokenPackage, NotWritable, ProvenanceBroken
+from kiln.base.system.files import full_path
 from kiln.build.engine.info_files import META, TEMPLATE, VARIANT, VARIANT_V1
 from kiln.conda import package_reader
 from kiln.conda.provenance import bazel_repositories, bundles, check, sbom
@@ -55,6 +56,9 @@ def read_feedstock_files_to_record(feedstock: Feedstock, config: str) -> dict[st
     return texts
 
 
+RECIPE = "info/recipe/"
+
+
 def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> Feedstock:
     """Write the feedstock of a package into a new folder, completely or not at all.
 
@@ -80,24 +84,26 @@ def restore_feedstock(package: Path, record: Mapping[str, Any], into: Path) -> F
         )
     if texts.keys() - allowed or not all(isinstance(text, str) for text in texts.values()):
         raise ProvenanceBroken(f"the record of {package.name} has files that are not of a feedstock")
-    contents = {**_recipe_in_package(package), **{name: text.encode() for name, text in texts.items()}}
+    contents = {**_recipe_in_package(package), **{name: (text.encode(), 0o644) for name, text in texts.items()}}
     root = into.absolute()
     with (
         base_files.full_disk_as_kiln_error(root.parent),
         locks.exclusive_folder_lock(root),
         base_files.atomic_replacement(root) as part,
     ):
-        for name, data in contents.items():
-            base_files.write_bytes(part / name, data)
+        for name, (data, mode) in contents.items():
+            base_files.write_bytes(part / name, data, mode=mode)
     return Feedstock(root=root)
 
 
-def _recipe_in_package(package: Path) -> dict[str, bytes]:
-    carried = {
-        name.removeprefix("recipe/"): data
-        for name, data in package_reader.read_info_files(package).items()
-        if name.startswith("recipe/")
-    }
+def _recipe_in_package(package: Path) -> dict[str, tuple[bytes, int]]:
+    """Return the files of a package's recipe by their paths: the content, and the mode as git has it."""
+    with package_reader.open_package_members(package, only_info=True) as members:
+        carried = {
+            member.name.removeprefix(RECIPE): (content.read(), 0o755 if member.mode & 0o100 else 0o644)
+            for member, content in members
+            if content and member.name.startswith(RECIPE)
+        }
     if f"parent/{META}" in carried:
         parent = "parent/"
         recipe = {name.removeprefix(parent): data for name, data in carried.items() if name.startswith(parent)}
@@ -163,10 +169,7 @@ class AttestationSettings:
 
 
 def release_provenance_and_attestations(
-    matrix: ConfigsAndRuns,
-    candidates: Sequence[Candidate],
-    *,
-    attesting: AttestationSettings | None = None,
+    matrix: ConfigsAndRuns, candidates: Sequence[Candidate], *, attesting: AttestationSettings | None = None
 ) -> ReleaseAttestations:
     """Return the provenance that is published along with packages."""
     records, documents = {}, {}
@@ -286,15 +289,16 @@ def _tested_dependency_identifiers(package: ResolvedPackage) -> dict[str, str]:
 def recorded_build_of_candidate(
     matrix: ConfigsAndRuns, candidate: Candidate
 ) -> tuple[MatrixReport, ConfigRun, PackageReport]:
-    """Return the run and the config that made a package, not those that reused it, and its report there."""
-    builds = [
-        (report, config, package)
-        for report in matrix.history
-        for config in report.configs
-        for package in config.packages
-        if config.config in candidate.configs and package.artifact.sha256 == candidate.artifact.sha256
-    ]
-    return next((build for build in builds if not build[2].reused), builds[-1])
+    """Return the run and the config that made a package, and its report there.
+
+    Where the ledger has only other configs' runs that reused it, the times and the log of its build are unknown.
+    """
+    build = matrix.find_build(candidate.artifact.sha256)
+    assert build is not None, "the gate refuses packages of no run"
+    report, config, package = build
+    if (maker := package.artifact.config) != config.config:
+        config = dataclasses.replace(config, config=maker, started=None, finished=None, log=None)
+    return report, config, package
 
 
 def _recorded_sources(matrix: ConfigsAndRuns, rendered: RenderedConfig) -> tuple[Mapping[str, Any], ...]:
@@ -343,24 +347,27 @@ def write_release_bundle(folder: Path, matrix: ConfigsAndRuns, release: Release,
         NotWritable: when the folder is not empty.
         AlreadyRunning: while another process writes it.
     """
+    folder = full_path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NotWritable(f"{folder} is not empty", hint="name a new folder")
+    if folder in {Path.cwd(), *Path.cwd().parents}:
+        raise NotWritable(f"{folder} is the working directory, which would be replaced", hint="name a new folder")
     with (
         base_files.full_disk_as_kiln_error(folder.parent),
         locks.exclusive_folder_lock(folder),
         base_files.atomic_replacement(folder) as part,
     ):
         for candidate in release.candidates:
-            base_files.link_or_copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
+            base_files.copy(candidate.path, part / candidate.artifact.subdir / candidate.path.name)
             if attested.bundles is not None:
                 sidecar = bundles.serialize_sidecar(attested.bundles(candidate.artifact.sha256))
                 base_files.write_bytes(part / candidate.artifact.subdir / f"{candidate.path.name}.sigs", sidecar)
-            log = recorded_build_of_candidate(matrix, candidate)[1].log
-            if log and log.is_file():
-                base_files.link_or_copy(log, part / "logs" / f"{candidate.configs[0]}.log")
+            _, config, _ = recorded_build_of_candidate(matrix, candidate)
+            if config.log and config.log.is_file():
+                base_files.copy(config.log, part / "logs" / f"{config.config}.log")
         for documents in attested.documents.values():
             for place, data in documents.items():
                 base_files.write_bytes(part / place, data)
-        paths = sorted(file for file in part.rglob("*") if file.is_file())
+        paths = base_files.files_below(part)
         sums = "".join(f"{base_files.sha256(file)}  {file.relative_to(part)}\n" for file in paths)
         base_files.write_text(part / "SHA256SUMS", sums)

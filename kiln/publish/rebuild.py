@@ -158,11 +158,14 @@ def _read_job_report(path: Path) -> MatrixReport:
         for config in data["configs"]:
             config.pop("error", None)  # what `kiln build --json` adds
         report = json_columns.record_from_json(MatrixReport, data)
-        (config_run,) = report.configs
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise BrokenPackage(
             f"{path} is not the report of one config", why=f"{type(error).__name__}: {error}"
         ) from error
+    if len(report.configs) != 1:
+        hint = "build each config by a command of its own: kiln build CONFIG"
+        raise BrokenPackage(f"{path} is not the report of one config", why=f"it has {len(report.configs)}", hint=hint)
+    (config_run,) = report.configs
     if report.rehearsal or config_run.state not in GOOD:
         state = "rehearsed" if report.rehearsal else config_run.state.value
         raise ReleaseRefused(f"{config_run.config} is {state}, says {path}", hint="collect finished builds alone")
@@ -175,10 +178,16 @@ def _store_job_results(
     (config,) = report.configs
     collected = read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
     added = cache.add_collected_packages(feedstock, remote, collected.packages, index=False)
+    layout = ArtifactLayout.for_feedstock(feedstock)
     entry = dataclasses.replace(config, state=ConfigState.DONE, packages=added, log=None)
-    with Ledger(ArtifactLayout.for_feedstock(feedstock).ledger) as ledger:
+    with Ledger(layout.ledger) as ledger:
         number = ledger.begin_run(dataclasses.replace(report, configs=(entry,), started=report.started or time.time()))
-        ledger.end_run(number)
+        if collected.log is not None:
+            log = layout.log_file(number, config.config)
+            log.parent.mkdir(parents=True, exist_ok=True)
+            files.copy(collected.log, log)
+            ledger.update_config(number, dataclasses.replace(entry, log=log))
+        ledger.end_run(number, at=report.finished)
     return config.config, len(added)
 
 

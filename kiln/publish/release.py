@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,11 +106,15 @@ class ConfigsAndRuns:
         *,
         partial: Iterable[str] = (),
         published: Mapping[str, str],
+        damaged: frozenset[str] = frozenset(),
         tokens: Sequence[str] = (),
         untested: Iterable[str] = (),
         allow_dirty: bool = False,
     ) -> Release:
-        """Return the release of all configs' packages, or of the named ones, whatever made them."""
+        """Return the release of all configs' packages, or of the named ones, whatever made them.
+
+        ``partial`` are names of configs that may be missing, or patterns of them.
+        """
         build_paths = (
             self.feedstock.root,
             executor_environment.ROOT,
@@ -128,9 +133,12 @@ class ConfigsAndRuns:
                 for name, config in self.rendered.items()
             },
             candidates=tuple(self._inspected_candidate(path, reports, searched) for path, reports in selected.items()),
-            partial=frozenset(partial),
+            partial=frozenset(
+                name for pattern in partial for name in fnmatch.filter(self.rendered, pattern) or [pattern]
+            ),
             allowed=allowed_package_names(self.feedstock),
             held=published,
+            damaged=damaged,
             untested=frozenset(untested),
             allow_dirty=allow_dirty,
         )
@@ -142,6 +150,36 @@ class ConfigsAndRuns:
                 if not output.skip and output.package_file_name == name:
                     return self.rendered[config], output
         return None
+
+    def find_build(self, sha256: str) -> tuple[MatrixReport, ConfigRun, PackageReport] | None:
+        """Return the run and the config that made a package, by its hash, and its report there.
+
+        Where no run of that config has it, the first that reused it; None without any.
+        """
+        builds = self._builds_of_package(sha256)
+        # A resumed run reuses the steps of an interrupted one.
+        made = (build for build in builds if not build[2].reused)
+        return next(made, builds[-1] if builds else None)
+
+    def _builds_of_package(self, sha256: str) -> list[tuple[MatrixReport, ConfigRun, PackageReport]]:
+        """Return the builds of a package by the config that made it, the latest first; without any, the others."""
+        builds = [
+            (report, config, package)
+            for report in self.history
+            for config in report.configs
+            for package in config.packages
+            if package.artifact.sha256 == sha256
+        ]
+        return [build for build in builds if build[2].artifact.config == build[1].config] or builds
+
+    def _is_current(self, sha256: str) -> bool:
+        """Return whether a package was built from the feedstock's files as they are now, by a config of the matrix."""
+        digests = {
+            (config.config, package.feedstock)
+            for _, config, package in self._builds_of_package(sha256)
+            if {config.config, package.artifact.config} <= self.rendered.keys()
+        }
+        return any(cache.recipe_and_config_digest(self.feedstock, name) == digest for name, digest in digests)
 
     def _reports_by_package_file(self) -> dict[Path, tuple[tuple[str, PackageReport], ...]]:
         """Return every package file of the last runs, each with the configs that made it and their reports."""
@@ -173,10 +211,7 @@ class ConfigsAndRuns:
             broken=broken,
             built_on=_cross_build_platform(rendered),
             output=rendered and rendered[1],
-            is_current=any(  # built from the feedstock's files as they are now
-                each is report and each.feedstock == cache.recipe_and_config_digest(self.feedstock, name)
-                for name, each in reports
-            ),
+            is_current=report is not None and self._is_current(report.artifact.sha256),
             needs_nothing_else=rendered is not None and _has_no_build_requirements(*rendered),
         )
 
@@ -193,11 +228,17 @@ def read_releasable_packages(release: Release) -> tuple[list[Path], list[IndexEn
 
 
 def packages_new_in_channel(release: Release) -> tuple[Candidate, ...]:
-    """Return the packages that are new in the channel."""
+    """Return the packages that are new in the channel, or published anew, since it offers them without their files."""
+    present = release.held.keys() - release.damaged
+    return tuple(candidate for candidate in release.candidates if candidate.artifact.channel_path not in present)
+
+
+def damage_notes(release: Release) -> tuple[str, ...]:
+    """Return remarks on the packages that are published anew."""
+    paths = {candidate.artifact.channel_path for candidate in release.candidates}
     return tuple(
-        candidate
-        for candidate in release.candidates
-        if f"{candidate.artifact.subdir}/{candidate.path.name}" not in release.held
+        f"{path}: its file in the channel is missing or has another size than its index says: it is published anew"
+        for path in sorted(paths & release.damaged)
     )
 
 
@@ -212,11 +253,12 @@ def runs_in_ledger(feedstock: Feedstock) -> tuple[MatrixReport, ...]:
 
 
 def last_run_of_each_config(history: Iterable[MatrixReport]) -> dict[str, tuple[MatrixReport, ConfigRun]]:
-    """Return the last run of each config, even one that only reused it."""
+    """Return the last run with a result of each config, even one that only reused it."""
     runs: dict[str, tuple[MatrixReport, ConfigRun]] = {}
     for report in history:
         for config in report.configs:
-            runs.setdefault(config.config, (report, config))
+            if config.has_result:
+                runs.setdefault(config.config, (report, config))
     return runs
 
 

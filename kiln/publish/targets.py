@@ -9,7 +9,11 @@ from urllib.parse import urlsplit
 
 from kiln.base import limits
 from kiln.base.errors import TokenRefused, UsageError
+from kiln.base.system.files import full_path
+from kiln.conda.index import IndexEntry
+from kiln.conda.provenance.bundles import SIDECAR_FIELD
 from kiln.feedstock.settings import TypedSettings
+from kiln.publish.attestations import attest_published_package
 from kiln.publish.servers.servers import HINT, LOOPBACK, ServerCredentials, ServerKind, TrustedPublisher
 from kiln.publish.servers.target import ServerTarget
 from kiln.publish.stores.folder import FolderStore
@@ -17,8 +21,10 @@ from kiln.publish.stores.s3 import S3Store
 from kiln.publish.stores.target import StoreTarget
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from kiln.conda.provenance.records import ReleaseAttestations
+    from kiln.publish.model import Candidate
     from kiln.publish.servers.servers import Server
     from kiln.publish.transaction import PublicationTarget
 
@@ -103,7 +109,9 @@ def parse_target(
         raise UsageError(
             f"{name!r} is not a target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ..."
         )
-    return StoreTarget(store=FolderStore(root=Path(name).absolute()))
+    if not name:
+        raise UsageError("the channel's name is empty", hint="--to CHANNEL; is a variable of the shell not set?")
+    return StoreTarget(store=FolderStore(root=full_path(Path(name))))
 
 
 def _server_of_channel_url(kind: ServerKind, text: str, environment: Mapping[str, str], reading: str | None) -> Server:
@@ -139,6 +147,57 @@ def _server_credentials(
         hint = f"set {variable}, or RATTLER_AUTH_FILE to a file"
         raise TokenRefused(f"no token for {url}", hint=f"{hint}; {HINT}" if kind.server_class.trusts_jobs else hint)
     return publisher
+
+
+def held_packages(channel: PublicationTarget) -> dict[str, str]:
+    """Return the hashes of a channel's packages by path, an empty one for a package that was withdrawn.
+
+    An index that a server keeps has no withdrawn ones.
+    """
+    hashes = channel.package_hashes()
+    if isinstance(channel, StoreTarget):
+        index = channel.channel_index
+        for subdir in map(index.subdir_packages, index.subdir_names()):
+            hashes |= dict.fromkeys((f"{subdir.name}/{file}" for file in subdir.removed_files), "")
+    return hashes
+
+
+def attest_held_packages(
+    channel: PublicationTarget, candidates: Sequence[Candidate], attestation: ReleaseAttestations
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Sign packages that a channel has already; return the paths of those that were signed, and notes on the others."""
+    if not candidates:
+        return (), ()
+    if not isinstance(channel, StoreTarget):
+        return (), (f"{channel.name} takes attestations with uploads alone: packages that it has get no other one",)
+    signed: dict[str, dict[str, str]] = {}
+    notes = []
+    with channel.exclusive_lock():
+        channel.journal.require_no_pending_publication()
+        subdirs = {one.artifact.subdir for one in candidates}
+        records = {subdir: channel.channel_index.subdir_packages(subdir).records for subdir in subdirs}
+        for one in candidates:
+            file, subdir = one.path.name, one.artifact.subdir
+            record = records[subdir].get(file, {})
+            if record.get("sha256") != one.artifact.sha256:
+                continue
+            before = IndexEntry(file=file, subdir=subdir, record=record, run_exports={})
+            after = attest_published_package(channel.store, before, attestation)
+            if after is None:
+                notes.append(f"{before.path} is not signed: others have attested another record of how it was made")
+            elif after != before:
+                signed.setdefault(subdir, {})[file] = str(after.record[SIDECAR_FIELD])
+        if signed:
+            channel.channel_index.edit_subdirs(
+                lambda subdir: subdir.with_field_of_records_set(SIDECAR_FIELD, signed.get(subdir.name, {}))
+            )
+    return tuple(f"{subdir}/{file}" for subdir, files in signed.items() for file in files), tuple(notes)
+
+
+def require_existing_folder(channel: PublicationTarget) -> None:
+    """Refuse a channel in a folder that does not exist: to change it would make an empty one."""
+    if isinstance(channel, StoreTarget) and isinstance(channel.store, FolderStore) and not channel.store.root.is_dir():
+        raise UsageError(f"{channel.name} does not exist", hint="name the folder of a channel")
 
 
 def require_store_target(channel: PublicationTarget) -> StoreTarget:

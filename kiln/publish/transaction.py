@@ -60,6 +60,9 @@ class PublicationTarget(Protocol):
     def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the channel's packages, by path."""
 
+    def damaged_paths(self) -> frozenset[str]:
+        """Return the packages that the channel offers without their files; they are published anew."""
+
     def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the channel during the block; raises AlreadyRunning."""
 
@@ -140,7 +143,8 @@ def abort(target: PublicationTarget, note: Callable[[str], None] = lambda _: Non
 
 def _begin_journal(target: PublicationTarget, entries: Sequence[IndexEntry]) -> Journal:
     """Return the journal of a publication, which is in the channel from now on if anything is new."""
-    new = Journal.from_entries(entries, target.package_hashes())
+    hashes, damaged = target.package_hashes(), target.damaged_paths()
+    new = Journal.from_entries(entries, {path: sha256 for path, sha256 in hashes.items() if path not in damaged})
     pending = target.journal.read()
     if pending is not None:
         pending.require_same_publication(new)

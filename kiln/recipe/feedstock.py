@@ -61,6 +61,10 @@ class Feedstock:
         """The folder of everything that is built."""
         return self.root / "build_artifacts"
 
+    def name_of(self, path: Path) -> str:
+        """Return the name of a file in messages: its path in the feedstock, or the whole path of one elsewhere."""
+        return (path.relative_to(self.root) if path.is_relative_to(self.root) else path).as_posix()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildConfig:

@@ -214,7 +214,7 @@ def _pinned_range(version: str, pin: Pin) -> str:
 
 def _pinned_output(name: str, by: Output, rendered: RenderedConfig) -> Output:
     """Return the output of a name that has the same variant as another output."""
-    outputs = [output for output in rendered.outputs if output.name == name]
+    outputs = [output for output in (*rendered.outputs, *rendered.skipped) if output.name == name]
     for output in outputs:
         if all(output.variant.get(key) == by.variant.get(key) for key in output.variant.keys() & output.used.keys()):
             return output
@@ -239,7 +239,7 @@ def require_pins_of_outputs(feedstock: Feedstock, renderings: Iterable[RenderedC
     """Refuse pins of outputs that a config does not have, and pins of its own outputs as if they were of others."""
     faults: dict[tuple[str, str], RecipeFault] = {}
     for rendered in renderings:
-        names = {output.name for output in rendered.outputs}
+        names = {output.name for output in (*rendered.outputs, *rendered.skipped)}
         for output in rendered.outputs:
             needs = {package_name(spec) for spec in (*output.requirements.build, *output.requirements.host)}
             for _, _, pin in output.pins:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import limits
 from kiln.base.errors import RecipeFault, raise_all
 from kiln.base.system.files import file_content_stamp
+from kiln.base.text import first_of
 from kiln.base.yaml import ScalarInterpretation, parse_document, read_text
 from kiln.recipe.feedstock import is_v1
 from kiln.recipe.pins import open_pins_of_package, pin_marker, run_as_build_pins
@@ -116,7 +118,11 @@ def _render_unbounded(feedstock: Feedstock, config: BuildConfig) -> RenderedConf
     return replace(
         _rendered_config(config, recipe, packages, open_ends),
         key_faults=(*_key_faults(recipe, documents), *value_faults(recipe, packages)),
-        warnings=(*recipe.source.text.lists_as_selectors.values(), *ignored_test_warnings(packages)),
+        warnings=(
+            *recipe.source.text.lists_as_selectors.values(),
+            *(recipe.source.doubts or {}).values(),
+            *ignored_test_warnings(packages),
+        ),
     )
 
 
@@ -185,7 +191,7 @@ def _shared_recipe_source(feedstock: Feedstock, known: frozenset[str], *, alone:
     """
     # A key of another config may be tested here without a mistake.
     files = [*feedstock.config_folder.glob("*.yaml"), *(feedstock.config_folder / "migrations").glob("*.yaml")]
-    known = known.union(*(_variant_file_keys(path, file_content_stamp(path)) for path in files))
+    known = known.union(*(_variant_file_keys(feedstock, path, file_content_stamp(path)) for path in files))
     return _cached_recipe_source(feedstock.meta, file_content_stamp(feedstock.meta), known, alone=alone)
 
 
@@ -195,9 +201,9 @@ def _cached_recipe_source(path: Path, _stamp: tuple[int, ...], known: frozenset[
 
 
 @lru_cache(maxsize=4096)
-def _variant_file_keys(path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
+def _variant_file_keys(feedstock: Feedstock, path: Path, _stamp: tuple[int, ...]) -> frozenset[str]:
     """Return the keys of a variant file, which is read once for all configs of a process while it does not change."""
-    return frozenset(load_variant_file(path, path.name).keys)
+    return load_variant_file(path, feedstock.name_of(path)).keys
 
 
 def _distinct_packages(recipe: Recipe) -> Iterator[Metadata]:
@@ -219,12 +225,17 @@ def _rendered_config(
     top = recipe.top_level_metadata(packages[0].variant)
     step = top_level_build_step(top, several=len(packages) > 1)
     shared: dict[str, Any] = {"sources": recipe_sources(top)} if step is None else {"staging": step.name}
-    outputs = (replace(_output_with_open_pins(package, loops, open_ends), **shared) for package in packages)
+    outputs = tuple(replace(_output_with_open_pins(package, loops, open_ends), **shared) for package in packages)
+    pinned = {pin.name for output in outputs for _, _, pin in output.pins if pin.subpackage}
+    absent = pinned - {output.name for output in outputs}
+    all_packages = (recipe.output_packages(package.variant) for package in packages if absent)
+    skipped = [package for package in itertools.chain(*all_packages) if package.name in absent and package.skip]
     return RenderedConfig(
         config=config,
         name=top.name,
         stagings=() if step is None else (step,),
-        outputs=tuple(outputs),
+        outputs=outputs,
+        skipped=tuple(_output_with_open_pins(package, loops, open_ends) for package in skipped),
         network=steps_with_network(top.values.get("extra")),
         plan_command=compile_plan_command(top.values.get("extra")),
     )
@@ -259,15 +270,27 @@ def _pin_run_as_build_pins(package: Metadata) -> dict[int, Pin]:
     return run_as_build_pins(requirements_from_sections(package.requirements), rules)
 
 
-def require_supported_keys(renderings: Iterable[RenderedConfig], *, own_engine: bool) -> None:
+def require_supported_keys(renderings: Sequence[RenderedConfig], *, own_engine: bool) -> None:
     """Refuse renderings whose recipe has an unknown key, or with kiln's ``own_engine`` one that it does not have.
 
     Raises:
         RecipeFault: with all keys at fault.
     """
-    faults = dict.fromkeys(fault for rendered in renderings for fault in rendered.key_faults)
-    refused = [fault for fault in faults if own_engine or not fault.known]
-    raise_all([RecipeFault(fault.what, at=fault.at, why=fault.why, hint=fault.hint) for fault in refused])
+    raise_all([error for fault, error in key_fault_errors(renderings).items() if own_engine or not fault.known])
+
+
+def key_fault_errors(renderings: Sequence[RenderedConfig]) -> dict[KeyFault, RecipeFault]:
+    """Return the error of each key at fault, which names the configs that have it, if others have not."""
+    names: dict[KeyFault, list[str]] = {}
+    for rendered in renderings:
+        for fault in dict.fromkeys(rendered.key_faults):
+            names.setdefault(fault, []).append(rendered.config.name)
+    errors = {}
+    for fault, having in names.items():
+        where = f"only in {first_of(having, 1)}" if len(having) < len(renderings) else ""
+        why = "; ".join(filter(None, (fault.why, where)))
+        errors[fault] = RecipeFault(fault.what, at=fault.at, why=why, hint=fault.hint)
+    return errors
 
 
 def key_fault_warnings(rendered: RenderedConfig) -> tuple[str, ...]:

@@ -403,6 +403,7 @@ class RenderedConfig:
 
     ``name`` is that of the recipe as a whole. ``network`` are the steps whose scripts may use the network according to
     the recipe, by names or patterns, ``plan_command`` is the command that shows how a config is compiled, or empty.
+    ``skipped`` are outputs that are not made, and that others pin nevertheless, as conda-build allows.
     ``key_faults`` are the keys that do not exist, and those that rattler-build does not have. ``warnings`` are about
     what both take, but hardly anybody means. ``file`` is the recipe's file.
     """
@@ -411,6 +412,7 @@ class RenderedConfig:
     name: str = ""
     stagings: tuple[Staging, ...] = ()
     outputs: tuple[Output, ...] = ()
+    skipped: tuple[Output, ...] = ()
     network: tuple[str, ...] = ()
     plan_command: str = ""
     key_faults: tuple[KeyFault, ...] = ()

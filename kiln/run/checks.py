@@ -13,6 +13,7 @@ from kiln.base.text import count_text
 from kiln.build.bazel.events import EXECUTOR
 from kiln.build.job.job import channels_needed_by_config
 from kiln.build.rehearsal.wheel_download import has_upstream_wheel, other_platforms
+from kiln.conda.package_writer import SUBDIR
 from kiln.container import emulation
 from kiln.container.emulation import container_subdir, machine_subdir
 from kiln.feedstock import config_file, job_settings
@@ -198,15 +199,10 @@ def _platform_errors(
     here = container_subdir() if containers and not rehearsal else machine_subdir()
     errors = {}
     for config in configs:
+        if rehearsal and here == SUBDIR and _is_made_of_foreign_wheel(feedstock, config):
+            continue
         build = builds[config.platform]
-        error = _config_platform_error(
-            config,
-            build,
-            here,
-            rehearsal=rehearsal,
-            containers=containers,
-            is_made_of_wheel=rehearsal and build == here and _is_made_of_foreign_wheel(feedstock, config),
-        )
+        error = _config_platform_error(config, build, here, rehearsal=rehearsal, containers=containers)
         if error:
             errors[config.name] = error
     return errors
@@ -221,17 +217,19 @@ def _is_made_of_foreign_wheel(feedstock: Feedstock, config: BuildConfig) -> bool
 
 
 def _config_platform_error(
-    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool, is_made_of_wheel: bool
+    config: BuildConfig, build: str, here: str, *, rehearsal: bool, containers: bool
 ) -> UnsupportedPlatform | None:
     """Return why a config for its platform, built on another or the same one, cannot be built here."""
     target = config.platform
     at = Place(file=f".ci_support/{config.name}.yaml")
-    if rehearsal and target != here and not is_made_of_wheel:
+    if rehearsal and target != here:
+        place = container_subdir() if containers else here
+        refused = _config_platform_error(config, build, place, rehearsal=False, containers=containers)
         return UnsupportedPlatform(
             f"{config.name} cannot be rehearsed on this machine",
             at=at,
             why=f"it is for {target}, the wheels of a rehearsal here are for {here}",
-            hint="build it without --rehearse",
+            hint=refused.hint if refused else "build it without --rehearse",
         )
     if target.partition("-")[0] != here.partition("-")[0] or not here.startswith("linux-"):
         hint = f"build it on {build}"

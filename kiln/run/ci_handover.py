@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from kiln.base import files
 from kiln.base.errors import BrokenHandover, BudgetSpent, KilnError, NoProgress
-from kiln.base.text import count_text, duration
+from kiln.base.text import count_text, duration, first_of
 from kiln.build.job.job import HOST
 from kiln.state.results import ConfigState, MatrixReport
 from kiln.state.store import cache, handover
@@ -194,10 +194,9 @@ class ContinuedBuild:
             self._write_handover_record(ChainState.UNFINISHED, report, steps, archive=archive)
         amount = f"{count_text(archive.files, 'file')}, {files.human_readable_size(archive.size)}"
         if unreadable:
-            examples = ", ".join(f"{name} ({reason})" for name, reason in unreadable[:SHOWN])
-            more = f" and {len(unreadable) - SHOWN} more" if len(unreadable) > SHOWN else ""
+            examples = first_of((f"{name} ({reason})" for name, reason in unreadable), SHOWN)
             what = f"{count_text(len(unreadable), 'file')} could not be read, and are not handed on"
-            notes = (*notes, f"{what}: {examples}{more}; a step that needs one runs again")
+            notes = (*notes, f"{what}: {examples}; a step that needs one runs again")
         notes = (*notes, f"handed on in {self.folder}: {amount}")
         return BudgetSpent(
             f"{self.config} is not finished after job {number}: {count_text(actions - self.actions, 'action')} more, "

@@ -109,7 +109,11 @@ def packages_reused_from_other_configs(task: JobContext, ledger: Ledger) -> tupl
         return ()
     inputs = InputHashes(shared=job.shared, key=job.key)
     packages = store_cache.packages_made_by_other_configs(
-        ledger, task.layout, pins.close_static_pins(task.rendered).outputs, inputs, job.config
+        ledger,
+        task.layout,
+        pins.close_static_pins(task.rendered).outputs,
+        inputs,
+        set(task.feedstock.config_names) - {job.config},
     )
     runs = job_settings.runs_emulated_tests(task.feedstock.conda_forge_yml) and emulation.can_run_platform(
         task.rendered.config.platform, in_container=job.container != HOST
@@ -325,7 +329,14 @@ class ConfigBuild:
         if not outdated:
             files.create_empty_file(layout.published_marker_file(job.config))
         placed = store_cache.publish_finished_config(
-            self.ledger, layout, job.config, archives, inputs, seconds=seconds, disk=disk
+            self.ledger,
+            layout,
+            job.config,
+            archives,
+            inputs,
+            matrix=self.task.feedstock.config_names,
+            seconds=seconds,
+            disk=disk,
         )
         layout.conda_forge_done_canary(job.config).touch()
         if outdated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,8 @@ from kiln.build.job import job
 from kiln.build.job.job import HOST, ConfigJob, RunOptions, require_known_step
 from kiln.container import engine as container_engine
 from kiln.feedstock import config_file, job_settings, rerender, settings
+from kiln.feedstock.sizes import config_sizes
+from kiln.feedstock.workflow_settings import OWN, stated_hours
 from kiln.recipe import render
 from kiln.recipe.feedstock import require_usable_path
 from kiln.recipe.rendered import OWN_ENGINE
@@ -316,9 +319,13 @@ def make_run_plan(
     run_inputs = look_up_run_inputs(feedstock, options, machine, resources, on_line)
     inputs = {} if options.build.rebuilds_finished else run_inputs.inputs
     finished = cache.packages_of_finished_configs(ledger, layout, inputs)
-    groups = {config.name: compile_group(config) for config in run_inputs.configs if config.name not in finished}
+    groups = {config.name: compile_group(config) for config in run_inputs.configs}
+    of_finished = {name: groups.pop(name) for name in finished}
     waiting = simulation.order_configs_for_build(
-        groups, ledger.last_build_seconds(rehearsal=options.build.rehearsal), shared=not options.build.rehearsal
+        groups,
+        ledger.last_build_seconds(rehearsal=options.build.rehearsal),
+        finished=of_finished,
+        shared=not options.build.rehearsal,
     )
     compiles = bool(waiting and not options.build.rehearsal and run_inputs.first.stagings)
     disk = 0
@@ -394,15 +401,29 @@ def _config_job(run_inputs: RunInputs, config: BuildConfig, engine_data: dict[st
     )
 
 
-def plan_as_text(plan: RunPlan) -> str:
-    """Return a plan as text: the order of builds, then the resources."""
+def stated_time(feedstock: Feedstock, plan: RunPlan) -> str:
+    """Return in words how long the feedstock states that configs take of which no time is known, or nothing."""
+    if plan.seconds is not None or plan.options.build.rehearsal:
+        return ""
+    own = settings.TypedSettings.read(feedstock.conda_forge_yml).get_nested(OWN)
+    waiting = config_file.read_configs(feedstock, [config.config for config in plan.waiting])
+    sizes = config_sizes(feedstock, waiting)
+    stated = [stated_hours(own, compile_group(config), sizes[config.name]) for config in waiting]
+    hours, cores = max(stated, key=math.prod, default=(0, 0))
+    return f"; the feedstock states up to {hours:g} h each on {cores:g} cores" if hours else ""
+
+
+def plan_as_text(plan: RunPlan, stated: str = "") -> str:
+    """Return a plan as text: the order of builds, then the resources; ``stated`` follows a time that is unknown."""
     lines = []
     for config in plan.configs:
         took = "" if config.estimate is None else f" {duration(config.estimate)}"
         action = f"build{took}{f' first of {config.group}' if config.cold and plan.compiles else ''}"
         lines.append(f"{'done   ' if config.state is ConfigState.CACHED else action}  {config.config}")
     if plan.waiting:
-        time = "unknown, no similar config was built here yet" if plan.seconds is None else duration(plan.seconds)
+        time = f"unknown, no similar config was built here yet{stated}"
+        if plan.seconds is not None:
+            time = duration(plan.seconds)
         where = "on the host" if plan.container == HOST else f"in {plan.container}"
         share = f"{plan.share.cores} cores and {files.human_readable_size(plan.share.memory)} of memory"
         unknown = not plan.options.build.rehearsal and any(config.estimate is None for config in plan.waiting)

@@ -23,6 +23,8 @@ from kiln.base.errors import (
 )
 from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
+from kiln.base.serialization import nested_value
+from kiln.base.text import first_of
 from kiln.base.yaml import PlacedText
 from kiln.build.engine import patches
 from kiln.build.engine import recipe as engine_recipe
@@ -67,9 +69,9 @@ def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
 def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
     for entry in (root, *items_of_all_branches(root.get("outputs"))):
         if isinstance(entry, dict):
-            yield from _script_errors(_nested_value(entry, "build", "script"))
+            yield from _script_errors(nested_value(entry, "build", "script"))
             for test in items_of_all_branches(entry.get("tests")):
-                script = _nested_value(test, "script")
+                script = nested_value(test, "script")
                 yield from _script_errors(script)
                 for key in script if isinstance(script, dict) else ():
                     if key == "secrets":
@@ -82,7 +84,7 @@ def _unsupported_key_errors(root: Any) -> Iterator[RecipeFault]:
 
 
 def _script_errors(script: Any) -> Iterator[RecipeFault]:
-    interpreter = _nested_value(script, "interpreter")
+    interpreter = nested_value(script, "interpreter")
     if isinstance(interpreter, PlacedText) and not is_template(interpreter) and interpreter not in COMMANDS:
         known = ", ".join(sorted(COMMANDS))
         yield node_error(
@@ -90,12 +92,6 @@ def _script_errors(script: Any) -> Iterator[RecipeFault]:
             f"scripts for the interpreter {str(interpreter)!r} are not supported",
             hint=did_you_mean(str(interpreter), COMMANDS) or f"one of {known}",
         )
-
-
-def _nested_value(node: Any, *keys: str) -> Any:
-    for key in keys:
-        node = node.get(key) if isinstance(node, dict) else None
-    return node
 
 
 Check = Callable[[], object]
@@ -182,15 +178,26 @@ def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tu
         survey.attempt(check)
     attempts = [survey.attempt(partial(render.render, feedstock, config)) for config in configs]
     renderings = [rendered for rendered in attempts if rendered is not None]
+    errors = render.key_fault_errors(renderings)
+    needed = {fault for rendered in renderings if _is_built(rendered) for fault in rendered.key_faults}
+    unneeded = {fault: error for fault, error in errors.items() if fault.known and fault not in needed}
     for check in checks_of_renderings(feedstock, renderings):
         survey.attempt(check)
     if not complete:  # what only a value is to blame for that is not the pinning's does not count
         survey.refused = [
             error for error in survey.refused if _VERSION not in str(error) and (names or isinstance(error, _INCURABLE))
         ]
+    hints = {(error.at, error.what, error.why) for error in unneeded.values()}
+    survey.refused = [error for error in survey.refused if (error.at, error.what, error.why) not in hints]
     warnings = [*survey.doubts.values(), *(warning for rendered in renderings for warning in rendered.warnings)]
+    warnings += unneeded.values()
     refused, warned = ({str(error): error for error in errors}.values() for errors in (survey.refused, warnings))
     return tuple(refused), tuple(warned)
+
+
+def _is_built(rendered: RenderedConfig) -> bool:
+    """Return whether kiln builds a config on any machine, so that it matters what its engine does not have."""
+    return rendered.config.platform.startswith("linux-")
 
 
 def _expand(feedstock: Feedstock, survey: _Survey) -> tuple[tuple[BuildConfig, ...], bool]:
@@ -265,7 +272,7 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
     names = dict.fromkeys(
         (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
     )
-    present = sorted(path.name for path in feedstock.recipe.iterdir())
+    present = sorted(str(path.relative_to(feedstock.recipe)) for path in feedstock.recipe.rglob("*"))
     errors = {}
     for file, key, name in names:
         path = feedstock.recipe / name
@@ -346,8 +353,7 @@ def result_for_config_outside_tables(feedstock: Feedstock, config: str) -> Docto
     """Return the result for a config that the tables are not about: it has neither CUDA nor TensorFlow."""
     outputs = render.render(feedstock, config_file.read_config(feedstock, config)).outputs
     names = list(dict.fromkeys(f"{output.name} {output.version}" for output in outputs)) or ["no output"]
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    what = f"{config} ({', '.join(names[:NAMED])}{more})"
+    what = f"{config} ({first_of(names, NAMED)})"
     reason = f"{what} is built without CUDA, and is neither TensorFlow nor TensorFlow Serving"
     finding = Finding(rule="config", verdict=Verdict.UNKNOWN, reason=reason)
     return DoctorResult(combination=Combination(), verdict=Verdict.UNKNOWN, findings=(finding,))

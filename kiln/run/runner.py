@@ -120,7 +120,8 @@ class MatrixRun:
         self.ledger = ledger
         self.layout = plan.layout
         self.watcher = watcher
-        self.events: queue.Queue[tuple[str, str | process.ProcessResult | KilnError]] = queue.Queue()
+        # No queue.Queue: a Ctrl-C between its lock and its block would leave it locked for ever.
+        self.events: queue.SimpleQueue[tuple[str, str | process.ProcessResult | KilnError]] = queue.SimpleQueue()
         self.running: dict[str, RunningConfig] = {}
         self.queue = simulation.queue_of_configs(plan.waiting, shared=plan.compiles)
         self.errors: dict[str, KilnError] = {}

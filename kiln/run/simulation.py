@@ -28,48 +28,61 @@ class Placement:
     cold: bool
 
 
-def simulate_queue(queue: BuildQueue, types: Sequence[str], *, startup: float = 0.0) -> Iterator[Placement]:
-    """Yield the placements of all configs; each worker is ready ``startup`` after its request.
+def simulate_queue(
+    queue: BuildQueue,
+    types: Sequence[str],
+    *,
+    startup: float = 0.0,
+    now: float = 0.0,
+    idle: Sequence[str] = (),
+    building: Sequence[tuple[float, str]] = (),
+) -> Iterator[Placement]:
+    """Yield the placements of all configs but those that are held back; each new worker is ready after ``startup``.
 
-    There are up to as many workers as ``types``, their machine types, which are empty if the queue has none.
+    There are up to as many new workers as ``types``, their machine types, which are empty if the queue has none. Those
+    that exist ``now``, which count first, are ``idle``, or ``building`` until some time.
     """
+    existing = [*idle, *(worker for _, worker in building)]
+    names = [*existing, *(str(number) for number in range(len(existing), len(existing) + len(types)))]
     new: dict[str, list[int]] = {}  # the workers that were not requested yet
-    for worker, machine_type in enumerate(types):
-        queue.set_worker_machine_type(str(worker), machine_type)
+    for worker, machine_type in enumerate(types, len(existing)):
+        queue.set_worker_machine_type(names[worker], machine_type)
         new.setdefault(machine_type, []).append(worker)
-    idle: list[int] = []
-    building: list[tuple[float, int]] = []
-    now = 0.0
+    free, ends = list(range(len(idle))), [(end, len(idle) + number) for number, (end, _) in enumerate(building)]
+    heapq.heapify(ends)
+
+    def begin_next_build(worker: int, moment: float) -> Placement | None:
+        name = names[worker]
+        job = queue.begin_next_build(name, moment)
+        if job is None:
+            return None
+        heapq.heappush(ends, (queue.expected_end(name), worker))
+        return Placement(
+            config=job.config,
+            group=job.group,
+            worker=worker,
+            start=queue.expected_start(name),
+            seconds=queue.running_build_seconds(name),
+            cold=queue.is_running_build_cold(name),
+        )
+
     while queue:
         waiting = []
-        for worker in sorted(idle):
-            placement = _begin_next_build(queue, worker, now)
-            if placement is None:
-                waiting.append(worker)
+        for worker in sorted(free):
+            if placement := begin_next_build(worker, now):
+                yield placement
             else:
+                waiting.append(worker)
+        free = waiting
+        for workers in new.values():
+            while workers and (placement := begin_next_build(workers[0], now + startup)):
+                del workers[0]
                 yield placement
-                heapq.heappush(building, (placement.start + placement.seconds, worker))
-        idle = waiting
-        for names in new.values():
-            while names and (placement := _begin_next_build(queue, names[0], now + startup)):
-                yield placement
-                heapq.heappush(building, (placement.start + placement.seconds, names.pop(0)))
-        now, worker = heapq.heappop(building)
-        queue.end_build(str(worker))
-        idle.append(worker)
-
-
-def _begin_next_build(queue: BuildQueue, worker: int, now: float) -> Placement | None:
-    name = str(worker)
-    job = queue.begin_next_build(name, now)
-    if job is None:
-        return None
-    start, seconds, cold = (
-        queue.expected_start(name),
-        queue.running_build_seconds(name),
-        queue.is_running_build_cold(name),
-    )
-    return Placement(config=job.config, group=job.group, worker=worker, start=start, seconds=seconds, cold=cold)
+        if not ends:  # what still waits is held back
+            return
+        now, worker = heapq.heappop(ends)
+        queue.end_build(names[worker])
+        free.append(worker)
 
 
 SHARES = 0.99  # a warm build takes less than a cold one, or the queue would take the group for one that shares nothing
@@ -169,19 +182,25 @@ def expected_build_seconds(
 
 
 def order_configs_for_build(
-    groups: Mapping[str, str], durations: Mapping[str, float], *, shared: bool = True
+    groups: Mapping[str, str],
+    durations: Mapping[str, float],
+    *,
+    finished: Mapping[str, str] | None = None,
+    shared: bool = True,
 ) -> tuple[ConfigRun, ...]:
     """Order configs, given each one's group: the groups' cold builds first, then the warm ones, longest first.
 
-    Without a ``shared`` cache, as in a rehearsal, no build is cold.
+    ``finished`` are the groups of configs that need no build, whose times count. Without a ``shared`` cache, as in a
+    rehearsal, no build is cold.
     """
-    relevant = {config: seconds for config, seconds in durations.items() if config in groups}
+    known = {**groups, **(finished or {})}
+    relevant = {config: seconds for config, seconds in durations.items() if config in known}
     waiting = {
         config: ConfigRun(
             config=config,
             state=ConfigState.WAITING,
             group=group,
-            estimate=expected_build_seconds(config, groups, relevant)[0],
+            estimate=expected_build_seconds(config, known, relevant)[0],
         )
         for config, group in groups.items()
     }

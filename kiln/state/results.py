@@ -123,6 +123,11 @@ class Artifact:
         """True for a wheel, which belongs to no channel."""
         return self.path.suffix == ".whl"
 
+    @property
+    def channel_path(self) -> str:
+        """The path of the package in a channel; for a wheel, its folder and name."""
+        return f"{self.subdir}/{self.path.name}"
+
 
 class TestVerdict(str, Enum):
     """The result of a package's tests; they are skipped where no program of its platform runs."""
@@ -163,9 +168,8 @@ class Phase:
 class StepReport:
     """One step of a run; ``reused`` when an earlier result was used, ``compile`` is Bazel's report of it.
 
-    ``failed`` is False for all steps of runs that an older kiln recorded, and ``phases`` are empty: they are the parts
-    that the step's time was spent on, in their order, where they are known. ``began`` is in seconds since the epoch, 0
-    where an older kiln recorded it: steps of a rehearsal run at the same moment.
+    ``phases`` are the parts that the step's time was spent on, in their order, where they are known. ``began`` is in
+    seconds since the epoch, 0 where unknown: steps of a rehearsal run at the same moment.
     """
 
     title: str
@@ -183,7 +187,7 @@ class PackageReport:
     """One package of a run with its tests; ``repositories`` are those that its sources declare for Bazel.
 
     ``feedstock`` is a hash over the recipe, the settings and the config's file that it was built from; empty where they
-    changed during the build, or an older kiln recorded it.
+    changed during the build.
     """
 
     artifact: Artifact
@@ -308,6 +312,12 @@ class ConfigRun:
     is_built: bool = False
     expected_steps: int = 0
 
+    @property
+    def has_result(self) -> bool:
+        """Whether the run did anything for the config: neither did it only wait, nor did another process build it."""
+        has_begun = self.started is not None or self.is_built or bool(self.packages)
+        return self.state is not ConfigState.LOCKED and (has_begun or self.state is not ConfigState.WAITING)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerCharge:
@@ -353,8 +363,8 @@ class MatrixReport:
     """One run: ``finished`` is None while it runs, or when it was killed; ``rehearsal`` when it made no release.
 
     ``commit`` is the feedstock's at the start of the run, ``remote_url`` its repository, ``kiln_version`` the version
-    that built, ``ci_url`` the page of the CI's run, ``workflow`` the URI of its workflow; each is empty where unknown,
-    as in runs of an older kiln. ``cost`` is that of a fleet's run.
+    that built, ``ci_url`` the page of the CI's run, ``workflow`` the URI of its workflow; each is empty where unknown.
+    ``cost`` is that of a fleet's run.
     """
 
     run: int

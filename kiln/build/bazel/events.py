@@ -177,6 +177,7 @@ class BazelBuildState:
     """One call of Bazel, as far as its events have arrived."""
 
     events: int = 0
+    workspace: str = ""
     server: int | None = None
     done: int = 0
     total: int | None = None
@@ -228,6 +229,7 @@ class BazelBuildState:
         match kind:
             case "started":
                 self.server = _parse_integer(event.get("started", {}).get("serverPid"))
+                self.workspace = str(event.get("started", {}).get("workspaceDirectory", ""))
             case "progress":
                 self._handle_progress(event)
             case "actionCompleted":

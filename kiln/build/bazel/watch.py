@@ -245,6 +245,8 @@ class BuildWatch:
         action = str(failures[0]) if failures else "the compile failed"
         more = f"; {len(failures) - 1} more failed" if len(failures) > 1 else ""
         why = f": {cause.headline or cause.name}" if cause else ""
+        if workspace := self.file.build.workspace:
+            output = output.replace(workspace, "$SRC_DIR")  # as in the log
         message = program_output_with_margin("\n".join(output.splitlines()[-MESSAGE:]))
         return kind(f"{action}{more}{why}\n{message}".rstrip(), why=error.why, hint=cause.cure if cause else error.hint)
 

@@ -147,9 +147,12 @@ def _solved_pin_spec(pin: Pin, package: tuple[str, str] | None) -> str:
 
 
 # The strong run exports of build tools that say what a machine must have, by the tools' names; {0} is their version.
-# Sources: recipe/meta.yaml of conda-forge/linux-sysroot-feedstock, recipe/recipe.yaml of microarch-level-feedstock.
+# Sources: recipe/meta.yaml of conda-forge's linux-sysroot-feedstock and macosx_deployment_target-feedstock,
+# recipe/recipe.yaml of microarch-level-feedstock.
 EXPORTS = {
     "sysroot_linux-64": "__glibc >={0},<3.0.a0",
+    "sysroot_linux-aarch64": "__glibc >={0},<3.0.a0",
+    "macosx_deployment_target_osx-arm64": "__osx >={0}",
     "x86_64-microarch-level": "_x86_64-microarch-level >={0}",
 }
 _VERSION = re.compile(r" (?:[=>]=?)?(\d+(?:\.\d+)*)")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from kiln import __version__
+from kiln.base import files as base_files
 from kiln.base import http
 from kiln.base.errors import BuildFailed, RecipeFault
 from kiln.base.yaml import typed_variant_value
@@ -137,12 +138,12 @@ def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path
     """Yield the files of a folder that match an entry's patterns, and all files in folders that do.
 
     With ``below``, a pattern matches at any depth. A link that leads out of the folder is left out: what it leads to is
-    not the recipe's.
+    not the recipe's. So is a pattern that leads out of it.
     """
     top = Path(entry["tree"])
     root, without = top.resolve(), {top / name for name in entry.get("without", ())}
-    for pattern in entry["patterns"]:
-        for match in _glob_inside_folder(top, pattern, below=bool(entry.get("below"))):
+    for pattern in (pattern for pattern in entry["patterns"] if ".." not in PurePosixPath(pattern).parts):
+        for match in base_files.files_matching(top, pattern, below=bool(entry.get("below"))):
             for file in sorted(match.rglob("*")) if match.is_dir() and not match.is_symlink() else [match]:
                 place = file.relative_to(top)
                 if file in without or FOREIGN.intersection(place.parts) or not file.is_file():
@@ -152,16 +153,6 @@ def _files_of_tree(entry: dict[str, Any]) -> Iterator[tuple[str, list[str | Path
                     sys.stdout.write(text)
                     continue
                 yield _validated_info_name(f"{entry['to']}/{place.as_posix()}"), [file]
-
-
-def _glob_inside_folder(folder: Path, pattern: str, *, below: bool) -> list[Path]:
-    """Return the files that match a pattern; none for one that is absolute or leads out of the folder."""
-    if PurePosixPath(pattern).is_absolute() or ".." in PurePosixPath(pattern).parts:
-        return []
-    try:
-        return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
-    except (ValueError, NotImplementedError):  # not a pattern
-        return []
 
 
 def _validated_info_name(text: str) -> str:

@@ -56,12 +56,7 @@ def _dependency_names(output: Output) -> set[str]:
 
 
 def plan_rehearsal(
-    rendered: RenderedConfig,
-    *,
-    recipe_folder: Path,
-    folder: Path,
-    channels: tuple[str, ...],
-    wheel: Path,
+    rendered: RenderedConfig, *, recipe_folder: Path, folder: Path, channels: tuple[str, ...], wheel: Path
 ) -> tuple[BuildStep, ...]:
     """Plan the packages of a rehearsal, in the order of their dependencies.
 

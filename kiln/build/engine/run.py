@@ -202,11 +202,7 @@ def _run_engine_process(
     if result_of_process.idle:
         waited_for = find_special_files(host_prefixes(step.folder))
         if waited_for:
-            raise build_step_error(
-                step,
-                message_naming_files(SPECIAL_TEXT, waited_for),
-                result_of_process.tail,
-            )
+            raise build_step_error(step, message_naming_files(SPECIAL_TEXT, waited_for), result_of_process.tail)
         raise DownloadFailed(
             f"{channel_hosts(step.channels)} has sent nothing for {idle} s",
             why="the engine waited for it without doing anything else",

@@ -77,7 +77,7 @@ HINT = "the script has no network: grant it in the recipe (extra: network: [{}])
 # Messages of programs that try to use a missing network.
 WANTED_NETWORK = re.compile(
     r"could not resolve|temporary failure in name resolution|name or service not known|network is unreachable"
-    r"|unknown host|failed to resolve|getaddrinfo",
+    r"|unknown host|failed to resolve|getaddrinfo|uses the network, which fails",  # the last is the doctor's headline
     re.IGNORECASE,
 )
 OVER = "over"  # a file of this name ends the loop

@@ -250,7 +250,10 @@ class JobContext:
         return (
             self.uses_other_engine
             or self.compiles_remotely
-            or (not self.job.options.rehearsal and needs_network(self.rendered))
+            or (
+                not self.job.options.rehearsal
+                and (self.job.options.network == "always" or needs_network(self.rendered))
+            )
         )
 
 

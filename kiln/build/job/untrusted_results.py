@@ -19,6 +19,7 @@ from kiln.base.errors import BuildFailed, KilnError, SecretInPackage
 from kiln.base.masked_stream import CHUNK, SecretSearch, secret_variables
 from kiln.base.serialization import type_hints
 from kiln.base.system import files as system_files
+from kiln.base.text import first_of
 from kiln.conda import package_reader
 from kiln.state.ledger.json_columns import KINDS
 from kiln.state.results import PackageReport, Progress, StepReport, TestReport
@@ -50,10 +51,7 @@ def require_no_secrets(package: Path, variables: Mapping[str, str]) -> None:
 
 
 def _leaked_secret_error(package: Path, files_by_variable: Mapping[str, list[str]]) -> SecretInPackage:
-    places = "; ".join(
-        f"{name} in {', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"
-        for name, files in sorted(files_by_variable.items())
-    )
+    places = "; ".join(f"{name} in {first_of(files, SHOWN)}" for name, files in sorted(files_by_variable.items()))
     return SecretInPackage(
         f"{package.name} contains the value of {places}",
         why="the caller passed it to the package's script, and everyone who installs the package could read it",

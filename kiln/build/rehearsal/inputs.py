@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kiln.base import limits
 from kiln.base.errors import UnknownConfig, UnsupportedPython, UsageError
 from kiln.base.serialization import to_json
+from kiln.base.text import first_of
 from kiln.build.job.job import python_versions_of_config
 from kiln.build.rehearsal import python_search, wheel_download
 from kiln.build.rehearsal.python_package import PACKAGED_PYTHONS
@@ -151,6 +152,7 @@ PlanOf: TypeAlias = "Callable[[BuildConfig], RehearsalPlan]"
 
 # Of the x86-64 psABI: what upstream's wheels come nearest to; they have AVX besides (.bazelrc, avx_linux).
 WHEEL_LEVEL = "2"
+_NAMED = 6  # configs that a message names; it counts the rest
 
 SYSTEM = Path("/usr")  # an interpreter below it cannot be mounted in a container, which has its own
 # Bytes of disk for each byte of a wheel, as measured: fetched, converted and unpacked; and, while a package is made of
@@ -326,9 +328,7 @@ def cpu_config_for_machine(feedstock: Feedstock, machine: HostMachine, names: It
     """
     try:
         return cpu_config_for_python(
-            feedstock,
-            python_search.probe_interpreter(machine.python, env=machine.environment).minor_version,
-            names,
+            feedstock, python_search.probe_interpreter(machine.python, env=machine.environment).minor_version, names
         ).name
     except UnsupportedPython:
         if machine.insists:
@@ -357,8 +357,9 @@ def cpu_config_for_python(feedstock: Feedstock, python: str, names: Iterable[str
         ] or matching
     if len(matching) != 1:
         listing = ", ".join(config.name for config in matching) or "none"
+        others = [config.name for config in matching] or stems
         raise UnknownConfig(
             f"no single CPU config of {feedstock.root} for Python {python}: {listing}",
-            hint="name the config: python build-locally.py --rehearse CONFIG (kiln matrix shows them)",
+            hint=f"kiln build --rehearse CONFIG, one of {first_of(others, _NAMED)}",
         )
     return matching[0]

@@ -211,11 +211,7 @@ def _toolchain_stand_in(name: str, constraints: tuple[str, ...], env: Mapping[st
         return _sysroot_stand_in(constraints)
     base = name.removesuffix(_PLATFORM)
     if base == "binutils":
-        return StandIn(
-            name=name,
-            version=fitting_stand_in_version("2", constraints),
-            programs=_triplet_binutils(env),
-        )
+        return StandIn(name=name, version=fitting_stand_in_version("2", constraints), programs=_triplet_binutils(env))
     return _compiler_stand_in(name, _COMPILERS[base], constraints, env)
 
 

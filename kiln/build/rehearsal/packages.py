@@ -21,14 +21,7 @@ from kiln.base.patterns import lazy_pattern
 from kiln.base.serialization import to_json
 from kiln.build.rehearsal.wheels import EntryPoint, Wheel, WheelMember, broken_wheel_error, license_files, open_wheel
 from kiln.conda import pypi as conda_pypi
-from kiln.conda.package_writer import (
-    ARCHITECTURES,
-    PLACEHOLDER,
-    SUBDIR,
-    PackageMetadata,
-    PackageWriter,
-    write_package,
-)
+from kiln.conda.package_writer import ARCHITECTURES, PLACEHOLDER, SUBDIR, PackageMetadata, PackageWriter, write_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -42,6 +35,7 @@ _SCRIPT = b"#!python"
 _PYTHON_SHEBANG = re.compile(rb"\A#!pythonw?(?=\s)")
 _LEGACY = lazy_pattern(r"manylinux(?:1|2010|2014)(?=_)")
 _MANYLINUX = lazy_pattern(r"manylinux_(\d+)_(\d+)_")
+_MACOS = lazy_pattern(r"macosx_(\d+)_(\d+)_")
 _COMPONENT = lazy_pattern(r"nvidia/([^/]+)/(.+)")
 
 
@@ -82,13 +76,11 @@ class PackageTarget:
     def python_requirements(self) -> tuple[str, ...]:
         """The match specs that pin a package to this Python, in conda-forge's form."""
         major, minor = self.python.split(".")
-        return (
-            f"python >={self.python},<{major}.{int(minor) + 1}.0a0",
-            conda_pypi.abi_spec(self.python),
-        )
+        return (f"python >={self.python},<{major}.{int(minor) + 1}.0a0", conda_pypi.abi_spec(self.python))
 
     def marker_environment(self) -> dict[str, str]:
         """Return the values of environment markers (PEP 508) for this target."""
+        macos = self.subdir.startswith("osx-")
         return {
             "implementation_name": "cpython",
             "implementation_version": f"{self.python}.0",
@@ -96,11 +88,11 @@ class PackageTarget:
             "platform_machine": ARCHITECTURES[self.subdir],
             "platform_python_implementation": "CPython",
             "platform_release": "",
-            "platform_system": "Linux",
+            "platform_system": "Darwin" if macos else "Linux",
             "platform_version": "",
             "python_full_version": f"{self.python}.0",
             "python_version": self.python,
-            "sys_platform": "linux",
+            "sys_platform": "darwin" if macos else "linux",
         }
 
 
@@ -158,7 +150,7 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
         version=str(wheel.version),
         build=f"{build_tag}_rehearsal_{_wheel_key(sha256, (*added, *exported, *platform))}_0",
         subdir=target.subdir,
-        depends=tuple(sorted({*interpreter_requirements, *required, *glibc_requirements(wheel.platforms)})),
+        depends=tuple(sorted({*interpreter_requirements, *required, *system_requirements(wheel.platforms)})),
         license=wheel.metadata.get("license_expression")
         or (wheel.metadata.get("license") or "").strip().partition("\n")[0],
         about={"summary": wheel.metadata.get("summary", ""), "home": wheel.metadata.get("home_page", "")},
@@ -167,15 +159,19 @@ def package_metadata(wheel: Wheel, sha256: str, target: PackageTarget) -> Packag
     )
 
 
-def glibc_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
-    """Return the match spec of the oldest C library that a wheel runs on, by its platform tags; empty without one.
+def system_requirements(platforms: Iterable[str]) -> tuple[str, ...]:
+    """Return the match spec of the oldest C library, or macOS, that a wheel runs on, by its platform tags.
+
+    It is empty for a wheel that runs on all systems.
 
     Source: PEP 600, which defines the older names by their versions too.
     """
     legacy = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
-    names = (_LEGACY.sub(lambda match: legacy[match[0]], platform) for platform in platforms)
-    versions = [(int(match[1]), int(match[2])) for match in map(_MANYLINUX.match, names) if match]
-    return ("__glibc >={}.{},<3.0.a0".format(*min(versions)),) if versions else ()
+    names = [_LEGACY.sub(lambda match: legacy[match[0]], platform) for platform in platforms]
+    for pattern, spec in ((_MANYLINUX, "__glibc >={}.{},<3.0.a0"), (_MACOS, "__osx >={}.{}")):
+        if versions := [(int(match[1]), int(match[2])) for match in map(pattern.match, names) if match]:
+            return (spec.format(*min(versions)),)
+    return ()
 
 
 def library_run_exports(pypi: str, version: Version) -> dict[str, tuple[str, ...]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -219,16 +218,23 @@ def candidate_executables(python: str, env: Mapping[str, str]) -> Iterator[Path]
     home = Path(env.get("HOME", "/nonexistent"))
     pyenv = Path(env.get("PYENV_ROOT") or home / ".pyenv")
     for folder in dict.fromkeys([*filter(None, env.get("PATH", "").split(":")), *SYSTEM_FOLDERS]):
-        yield from Path(folder).glob(f"python{python}")
-    yield from _newest_version_first(pyenv.glob(f"versions/{python}.*/bin/python{python}"))
-    yield from _newest_version_first(_uv_python_folder(home, env).glob(f"cpython-{python}.*/bin/python{python}"))
+        yield from _matching_files(Path(folder), f"python{python}")
+    yield from _newest_version_first(_matching_files(pyenv, f"versions/{python}.*/bin/python{python}"))
+    uv = _uv_python_folder(home, env)
+    yield from _newest_version_first(_matching_files(uv, f"cpython-{python}.*/bin/python{python}"))
     for prefix in _conda_prefixes(home):
-        yield from (prefix / "bin").glob(f"python{python}")
+        yield from _matching_files(prefix, f"bin/python{python}")
+
+
+def _matching_files(folder: Path, pattern: str) -> Iterator[Path]:
+    """Yield the files below a folder that match; none where it may not be read, as a shell takes PATH."""
+    with contextlib.suppress(OSError):
+        yield from folder.glob(pattern)
 
 
 def _uv_python_folder(home: Path, env: Mapping[str, str]) -> Path:
     """Return uv's folder of interpreters, as uv prints it; without uv, its default."""
-    if shutil.which("uv", path=env.get("PATH", "")):
+    if process.program_on_path("uv", env=env):
         with contextlib.suppress(MissingTool):
             answer = process.capture(["uv", "python", "dir"], env=env, timeout=_ANSWER_SECONDS)
             if answer.ok and answer.stdout.strip():
@@ -290,7 +296,7 @@ def fetch_python(
     files.require_disk_space(request.folder, SPACE, for_what=f"fetching Python {request.python}")
     reasons = []
     methods = [(request.channel, _install_from_channel)]
-    methods += [("uv", _install_with_uv)] if _is_on_path("uv", env) else []
+    methods += [("uv", _install_with_uv)] if process.program_on_path("uv", env=env) else []
     for name, attempt in methods:
         say(f"no usable Python {request.python} on this machine: fetching it from {name}")
         try:
@@ -318,12 +324,12 @@ def install_command(python: str, *, env: Mapping[str, str]) -> str:
     manager = process.package_manager()
     if manager == "dnf" or (manager == "apt" and _is_available_in_apt(f"python{python}", env)):
         return process.installation_command([f"python{python}"], manager)
-    if _is_on_path("pyenv", env):
+    if process.program_on_path("pyenv", env=env):
         return f"pyenv install {python}"
-    conda = next((name for name in ("conda", "mamba", "micromamba") if _is_on_path(name, env)), None)
+    conda = next((name for name in ("conda", "mamba", "micromamba") if process.program_on_path(name, env=env)), None)
     if conda is not None:
         return f"{conda} create --name py{python} --channel conda-forge python={python}"
-    if _is_on_path("uv", env):
+    if process.program_on_path("uv", env=env):
         return f"uv python install {python}"
     return f"python3 -m venv ~/.uv && ~/.uv/bin/pip install uv && ~/.uv/bin/uv python install {python}"
 
@@ -358,10 +364,6 @@ def _is_available_in_apt(name: str, env: Mapping[str, str]) -> bool:
     except MissingTool:
         return False
     return "Candidate: " in answer.stdout and "Candidate: (none)" not in answer.stdout
-
-
-def _is_on_path(program: str, env: Mapping[str, str]) -> bool:
-    return shutil.which(program, path=env.get("PATH", "")) is not None
 
 
 def _one_line_error(error: KilnError) -> str:

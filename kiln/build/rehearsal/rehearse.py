@@ -54,12 +54,7 @@ def rehearse_config(job: BuildJob, reporter: StepReporter, environment: Mapping[
 
 
 def fetch_wheels_and_sources(
-    wheels: RehearsalPlan,
-    layout: RehearsalLayout,
-    *,
-    env: Mapping[str, str],
-    log: Path,
-    reporter: StepReporter,
+    wheels: RehearsalPlan, layout: RehearsalLayout, *, env: Mapping[str, str], log: Path, reporter: StepReporter
 ) -> None:
     """Fetch a config's wheels and sources, one config at a time; ``env`` is pip's.
 
@@ -70,12 +65,7 @@ def fetch_wheels_and_sources(
     title = f"fetch wheels, {files.human_readable_size(size)}" if size else "verify the fetched wheels"
     with reporter.step(title) as step, cache.hold_lock(layout.wheels_lock_file, seconds=cache.LONG):
         wheel_download.fetch_wheels(
-            wheels.wheels,
-            layout.wheels,
-            env=env,
-            log=log,
-            on_line=step.pass_on_line,
-            on_received=step.report_received,
+            wheels.wheels, layout.wheels, env=env, log=log, on_line=step.pass_on_line, on_received=step.report_received
         )
     if not wheels.sources:
         return
@@ -107,6 +97,8 @@ class Rehearsal:
         wheels = rehearsal_plan_of_job(job)
         if wheels.upstream is not None:
             rendered = config_without_unfillable_outputs(rendered, reporter)
+            # The wheel stands for a compile elsewhere: for another platform, nothing that is made here runs here.
+            rendered = dataclasses.replace(rendered, config=dataclasses.replace(rendered.config, build_platform=SUBDIR))
         layout = RehearsalLayout(config=job.folder, apart=job.image is not None)
         layout.prepare_folders()
         return cls(
@@ -188,10 +180,7 @@ class Rehearsal:
             elif self.wheels.subdir != SUBDIR:
                 empty = foreign_python_metadata(self.wheels.python, self.wheels.subdir)
                 python = [write_metadata_only_package(folder, facts) for facts in empty]
-            return (
-                *python,
-                *wheel_download.convert_dependencies(self.wheels, self.layout.wheels, folder),
-            )
+            return (*python, *wheel_download.convert_dependencies(self.wheels, self.layout.wheels, folder))
 
     def fill_channel(self, dependencies: tuple[Path, ...], outputs: Iterable[Output]) -> None:
         """Keep exactly the packages in the channel that this rehearsal needs, or has made before."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import files as base_files
 from kiln.base.errors import BrokenPackage, KilnError, TestsFailed
 from kiln.base.yaml import ScalarInterpretation, parse_document, read_text
 from kiln.build.engine.scripts import COMMANDS, script_run_lines
@@ -93,12 +94,7 @@ _PROGRAMS = {"run_test.py": "python", "run_test.pl": "perl", "run_test.r": "r-ba
 
 
 def plan_package_tests(
-    output: Output,
-    *,
-    recipe_folder: Path,
-    folder: Path,
-    prefix: Path,
-    available: Collection[str] | None = None,
+    output: Output, *, recipe_folder: Path, folder: Path, prefix: Path, available: Collection[str] | None = None
 ) -> tuple[TestStep, ...]:
     """Plan the tests of one package, at least one; the source files that they use are those in the package.
 
@@ -119,11 +115,7 @@ def plan_package_tests(
             package=output.name,
             specs=(f"{output.name} =={output.version} {output.build_string}", *map(strict_rattler_spec, requirements)),
             build_specs=tuple(map(strict_rattler_spec, test.requires_build)),
-            script=(
-                *((BUILD_HEAD,) if test.requires_build else ()),
-                *SCRIPT_HEAD,
-                *lines,
-            ),
+            script=(*((BUILD_HEAD,) if test.requires_build else ()), *SCRIPT_HEAD, *lines),
             commands=len(lines),
             checked=1 if test.contents else 0,
             environment=_test_environment_variables(output, where),
@@ -158,19 +150,9 @@ def recipe_files_of_test(test: OutputTest, recipe_folder: Path) -> dict[str, Pat
         if PurePosixPath(pattern).is_absolute() or ".." in pattern.split("/"):
             files[PurePosixPath(pattern).name] = recipe_folder / pattern
         else:
-            matches = _files_matching_pattern(recipe_folder, pattern, below=not test.by_engine) or [
-                recipe_folder / pattern
-            ]
-            files |= {str(match.relative_to(recipe_folder)): match for match in matches}
+            matches = base_files.files_matching(recipe_folder, pattern, below=not test.by_engine)
+            files |= {str(match.relative_to(recipe_folder)): match for match in matches or [recipe_folder / pattern]}
     return files
-
-
-def _files_matching_pattern(folder: Path, pattern: str, *, below: bool) -> list[Path]:
-    """Return the files that match a pattern; with ``below``, at any depth, as in conda-build."""
-    try:
-        return sorted(folder.rglob(pattern) if below else folder.glob(pattern))
-    except (ValueError, NotImplementedError):  # not a pattern
-        return []
 
 
 def shell_lines_of_test(test: OutputTest, recipe_folder: Path) -> tuple[str, ...]:

@@ -111,11 +111,7 @@ class PackageTester:
         }
 
     def run_tests(
-        self,
-        steps: Sequence[TestStep],
-        *,
-        environment: Mapping[str, str],
-        on_line: Callable[[str], None] | None = None,
+        self, steps: Sequence[TestStep], *, environment: Mapping[str, str], on_line: Callable[[str], None] | None = None
     ) -> TestReport:
         """Run the tests of one package, each in a prefix of its own, which is removed when it passes.
 
@@ -275,11 +271,7 @@ class PackageTester:
                 continue
             try:
                 records = solve.solve(
-                    self.channels,
-                    specs,
-                    virtual_packages=self.machine,
-                    platform=platform,
-                    priority=self.priority,
+                    self.channels, specs, virtual_packages=self.machine, platform=platform, priority=self.priority
                 )
             except SolveFailed as error:
                 error.hint = "see that the channels have what the package and its tests require"

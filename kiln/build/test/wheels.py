@@ -47,12 +47,12 @@ ELSEWHERE = frozenset(
     ]
 )
 
-BARE = "linux_x86_64"  # the tag of a wheel that promises nothing, which PyPI refuses
+BARE = re.compile(r"linux_\w+")  # the tag of a wheel that promises nothing, which PyPI refuses
 
 
 def fulfilled_platform_tag(wheel: WheelName) -> str | None:
     """Return the oldest platform tag that a wheel's binaries fulfill; None without binaries, or without auditwheel."""
-    audit = _audit_wheel(wheel.path)
+    audit = _audit_wheel(wheel)
     if audit is None:
         return None
     policy = audit.overall_policy
@@ -67,7 +67,7 @@ def fulfilled_platform_tag(wheel: WheelName) -> str | None:
     return str(policy.name)
 
 
-def _audit_wheel(path: Path) -> WheelAbIInfo | None:
+def _audit_wheel(wheel: WheelName) -> WheelAbIInfo | None:
     if importlib.util.find_spec("auditwheel") is None:  # it comes with kiln, but another image may lack it
         return None
     from auditwheel.architecture import Architecture
@@ -75,9 +75,12 @@ def _audit_wheel(path: Path) -> WheelAbIInfo | None:
     from auditwheel.libc import Libc
     from auditwheel.wheel_abi import analyze_wheel_abi
 
+    processor = next((each for each in Architecture if wheel.platform.endswith(f"_{each.value}")), None)
+    if processor is None:  # macOS or Windows
+        return None
     try:
         return analyze_wheel_abi(
-            Libc.GLIBC, Architecture.x86_64, path, ELSEWHERE, disable_isa_ext_check=True, allow_graft=False
+            Libc.GLIBC, processor, wheel.path, ELSEWHERE, disable_isa_ext_check=True, allow_graft=False
         )
     except NonPlatformWheelError:
         return None
@@ -98,13 +101,13 @@ def _forbidden_dependencies(audit: WheelAbIInfo, policy: Policy) -> str:
 
 def place_wheel_with_tag(wheel: WheelName, folder: Path, tag: str | None) -> Path:
     """Put a wheel into a folder, under ``tag`` when its own tag promises nothing; return the file."""
-    if tag in {None, BARE} or wheel.platform != BARE:
+    if tag is None or BARE.fullmatch(tag) or not BARE.fullmatch(wheel.platform):
         target = folder / wheel.path.name
         files.link_or_copy(wheel.path, target)
         return target
-    target = folder / wheel.path.name.replace(f"-{BARE}.whl", f"-{tag}.whl")
+    target = folder / wheel.path.name.replace(f"-{wheel.platform}.whl", f"-{tag}.whl")
     with files.full_disk_as_kiln_error(folder), files.atomic_replacement(target) as part:
-        retag_wheel(wheel.path, part, BARE, str(tag))
+        retag_wheel(wheel.path, part, wheel.platform, tag)
     return target
 
 

@@ -95,7 +95,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--every", metavar="TIME", type=duration_seconds, default="15min", help="interval of the timer (default: 15min)"
     )
     prices = commands.add_parser("prices", help="show the prices of machine types")
-    _add_price_arguments(prices)
+    prices.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
+    prices.add_argument("--json", action="store_true", help="write JSON to standard output")
+    for command in (plan, run, test):
+        command.add_argument(
+            "--zone", dest="zones", metavar="ZONE,...", type=parse_words, action="extend", default=[], help=ZONE_HELP
+        )
+        command.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
+        command.set_defaults(rehearsal=False, parser=command)
+    for command in (run, test):
+        command.add_argument("--lease", metavar="TIME", type=duration_seconds, default=LEASE, help=LEASE_HELP)
     for command in (prices, plan, run, test):
         command.add_argument("--prices", metavar="FILE", type=Path, help=PRICES_HELP)
     for command in (status, down, sweep, plan, run, attach, collect, test):
@@ -168,7 +177,6 @@ def _add_config_arguments(parser: argparse.ArgumentParser) -> None:
         "--container", choices=("docker", "podman", "none"), help="container engine on the workers, as in kiln build"
     )
     parser.add_argument("--json", action="store_true", help="write the plan or the report as JSON to standard output")
-    parser.set_defaults(rehearsal=False)
 
 
 def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
@@ -183,9 +191,6 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cache", metavar="TYPE", help="provision one more worker, of this type, as a Bazel cache")
     parser.add_argument(
         "--workers", metavar="N", type=int, help="use this many workers at most (default: 4; slurm: all configs)"
-    )
-    parser.add_argument(
-        "--zone", dest="zones", metavar="ZONE,...", type=parse_words, action="extend", default=[], help=ZONE_HELP
     )
     parser.add_argument(
         "--fallback",
@@ -203,7 +208,6 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
         default="both",
         help="choose the fastest arrangement, the cheapest, or the knee between them (default: %(default)s)",
     )
-    parser.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
     parser.add_argument("--offline", action="store_true", help=OFFLINE_HELP)
     parser.add_argument(
         "--time-limit", metavar="TIME", type=duration_seconds, help="take this long at most, such as 10h or 90min"
@@ -216,7 +220,6 @@ def _add_worker_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
     arguments.add_config_selection_arguments(parser)
-    parser.set_defaults(rehearsal=False, parser=parser)
     parser.add_argument("--provider", choices=PROVIDERS[:-1], required=True, help="provider of the worker")
     parser.add_argument("--gpu", action="store_true", help="test the configs for CUDA, on a worker with a GPU")
     parser.add_argument(
@@ -227,18 +230,8 @@ def _add_test_arguments(parser: argparse.ArgumentParser) -> None:
         help="machine type of the worker, such as gpu-l4; repeat to name others where the provider refuses it (default:"
         " with --gpu the cheapest with a GPU)",
     )
-    parser.add_argument(
-        "--zone", dest="zones", metavar="ZONE,...", type=parse_words, action="extend", default=[], help=ZONE_HELP
-    )
-    parser.add_argument("--cost-limit", metavar="MONEY", type=parse_money, help=COST_HELP)
     parser.add_argument("--spot", action="store_true", help="use a spot worker, which is cheaper and can be reclaimed")
-    parser.add_argument("--lease", metavar="TIME", type=duration_seconds, default=LEASE, help=LEASE_HELP)
     parser.add_argument("--json", action="store_true", help="write the results as JSON to standard output")
-
-
-def _add_price_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--provider", choices=PROVIDERS, help="show the prices of this provider only")
-    parser.add_argument("--json", action="store_true", help="write JSON to standard output")
 
 
 def _add_slurm_arguments(parser: argparse.ArgumentParser) -> None:
@@ -275,7 +268,6 @@ def _add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--capacity-timeout", metavar="TIME", type=duration_seconds, help=CAPACITY_HELP)
     parser.add_argument("--additional", action="store_true", help=ADDITIONAL_HELP)
     parser.add_argument("--keep-going", action="store_true", help=KEEP_GOING_HELP)
-    parser.add_argument("--lease", metavar="TIME", type=duration_seconds, default=LEASE, help=LEASE_HELP)
     parser.add_argument(
         "--unreachable-timeout", metavar="TIME", type=duration_seconds, default=180.0, help=TIMEOUT_HELP
     )
@@ -299,4 +291,3 @@ def _add_detach_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--controller", metavar="HOST", help=CONTROLLER_HELP)
     group.add_argument("--controller-type", metavar="TYPE", help="with --detach: machine type of the controller")
     group.add_argument("--keep", metavar="TIME", type=duration_seconds, help=KEEP_HELP)
-    parser.set_defaults(parser=parser)

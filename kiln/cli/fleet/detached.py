@@ -34,6 +34,8 @@ from kiln.cli.fleet.site import (
 )
 from kiln.cli.main import make_pasteable
 from kiln.cli.options import container_client_variables
+from kiln.fleet.detached import controller, credentials
+from kiln.fleet.detached.controller import HOME, ConfigInputHashes, ControllerSettings
 from kiln.fleet.options import ANSIBLE, CLOUDS
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kiln.fleet.ansible.playbooks import PlaybookSite
-    from kiln.fleet.detached.controller import ControllerClient, ControllerSettings, RunKey
+    from kiln.fleet.detached.controller import ControllerClient, RunKey
     from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import FleetPlan
     from kiln.recipe.feedstock import Feedstock
@@ -54,7 +56,6 @@ LONGEST = 14 * DAY  # seconds that a run may take which has no time limit
 
 def check_credential_expiry(options: FleetOptions, plan: FleetPlan, *, begins: bool) -> None:
     """Compare the credentials' expiry with the end of the plan of a detached run, which ``begins`` or does not."""
-    from kiln.fleet.detached import credentials
     from kiln.fleet.plan.plan import Assumptions
     from kiln.run.simulation import DEFAULT
 
@@ -72,13 +73,9 @@ def start_controller_run(options: FleetOptions, feedstock: Feedstock, configs: S
     """Start a run on a controller of its own; return as soon as it runs there."""
     from kiln.base import process_table
     from kiln.fleet import run as fleet_run
-    from kiln.fleet.detached import controller
-    from kiln.fleet.detached.controller import ConfigInputHashes
 
     run = secrets.token_hex(4)
-    private, public = controller.create_ssh_key_pair(
-        run_folder(feedstock, run), run, container_client_variables(options.environment)
-    )
+    private, public = controller.create_ssh_key_pair(run, container_client_variables(options.environment))
     settings = controller_settings(options, feedstock, [config.config for config in configs], run=run, key=public)
     inputs = {
         config.config: ConfigInputHashes(group=config.group, shared=config.inputs.shared, key=config.inputs.key)
@@ -113,8 +110,6 @@ def controller_settings(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[str], *, run: str, key: str
 ) -> ControllerSettings:
     """Return what the controller gets: arguments, variables and files; no token for publishing among them."""
-    from kiln.fleet.detached import controller, credentials
-    from kiln.fleet.detached.controller import HOME, ControllerSettings
     from kiln.fleet.plan.run import priced_controller_type
 
     variables, certificates = controller.credentials_to_send(options.provider, options.environment)
@@ -156,7 +151,6 @@ def controller_settings(
 def controller_site_and_type(options: FleetOptions, feedstock: Feedstock, run: str) -> tuple[PlaybookSite, str]:
     """Return the site and the machine type of a controller: the provider's of the workers, or an existing machine."""
     from kiln.base import files
-    from kiln.fleet.detached import controller
     from kiln.fleet.plan.run import CONTROLLER_TYPE, controller_type_row
 
     name = controller.controller_run_name(run)
@@ -191,7 +185,6 @@ def controller_site_and_type(options: FleetOptions, feedstock: Feedstock, run: s
 def existing_controller_host(options: FleetOptions, address: str) -> dict[str, Any]:
     """Return the host of ``--controller``: one of kiln_static_hosts in a file of variables, else what ssh reaches."""
     from kiln.base import yaml
-    from kiln.fleet.detached import controller, credentials
 
     for path in options.vars:
         text = controller.read_file_to_send(path)
@@ -207,7 +200,6 @@ def remove_controller(site: PlaybookSite, run: str) -> None:
     """Terminate, or release, the machine of a controller and what else it has at its provider."""
     from kiln.base import files
     from kiln.fleet import run as fleet_run
-    from kiln.fleet.detached import controller
 
     fleet_run.tear_down_run(site, controller.controller_run_name(run))
     files.remove(site.folder)
@@ -221,7 +213,6 @@ OVER = frozenset({"ended", "failed"})
 
 def run_key_and_feedstock(options: FleetOptions, root: Path) -> tuple[RunKey, Feedstock | None]:
     """Return the key of the run of a command line, and the feedstock of its folder, if it has one."""
-    from kiln.fleet.detached import controller
     from kiln.recipe import feedstock as recipe_feedstock
 
     if options.key is not None:
@@ -250,7 +241,7 @@ def is_run_of_feedstock(feedstock: Feedstock, key: RunKey) -> bool:
 def attach_to_run(options: FleetOptions, root: Path, *, target: Path | None, collects: bool) -> int:
     """Show a detached run until it is over, then collect its packages; Ctrl-C leaves it as it is."""
     from kiln.cli.output import run_view_for_stream
-    from kiln.fleet.detached import controller, follow
+    from kiln.fleet.detached import follow
 
     key, feedstock = run_key_and_feedstock(options, root)
     with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
@@ -295,8 +286,6 @@ def provider_lists_controller(options: FleetOptions, feedstock: Feedstock | None
 
 def collect_ended_run(options: FleetOptions, root: Path, *, target: Path | None) -> int:
     """Collect the packages, logs and report of a detached run that is over, and end its controller."""
-    from kiln.fleet.detached import controller
-
     key, feedstock = run_key_and_feedstock(options, root)
     with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
         state = connection.run_state()
@@ -395,8 +384,6 @@ def end_controller(
     The run's key stays then, so that `kiln fleet down` finds the controller again. With ``is_collected`` it may be
     gone: another computer that has collected the run ends it, too.
     """
-    from kiln.fleet.detached import controller
-
     try:
         alive, waits = request_controller_end_and_wait(connection)
     except MachinesUnknown as error:
@@ -434,8 +421,6 @@ def end_controller(
 
 def site_of_controller_started_here(options: FleetOptions, feedstock: Feedstock, key: RunKey) -> PlaybookSite | None:
     """Return the site of a controller that was started from this folder; None elsewhere."""
-    from kiln.fleet.detached import controller
-
     if not run_folder(feedstock, controller.controller_run_name(key.run)).exists():
         return None
     return playbook_site(options, feedstock, controller.controller_run_name(key.run), key.provider)
@@ -451,8 +436,6 @@ def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> No
 
     They may have packages that were not collected.
     """
-    from kiln.fleet.detached import controller
-
     keys = controller.find_run_keys(feedstock)
     notes = [f"{key.run}: detached on {key.address}; kiln fleet down {key.run} stops it" for key in keys]
     if is_alone:
@@ -464,8 +447,6 @@ def print_remaining_detached_runs(feedstock: Feedstock, *, is_alone: bool) -> No
 
 def is_detached(feedstock: Feedstock, run: str) -> bool:
     """Return whether a run of a feedstock is detached, and was not collected."""
-    from kiln.fleet.detached import controller
-
     return any(key.run == run for key in controller.find_run_keys(feedstock))
 
 
@@ -493,8 +474,6 @@ def tear_down_detached_run(options: FleetOptions, feedstock: Feedstock | None, k
     A controller that cannot be reached is terminated at its provider, and then the workers that it has left there;
     from another computer than that which has started it, it cannot be.
     """
-    from kiln.fleet.detached import controller
-
     try:
         with controller.controller_connection(key, container_client_variables(options.environment)) as connection:
             run = stop_run_and_wait(connection).get("fleet")
@@ -551,8 +530,6 @@ def stop_run_and_wait(connection: ControllerClient) -> dict[str, Any]:
 
 def show_run_or_config_log(options: FleetOptions, root: Path, config: str | None) -> int:
     """Print the log of a config of a detached run, or without one what the run itself has printed."""
-    from kiln.fleet.detached import controller
-
     if options.key is not None and config is None:
         config = options.run  # with a key, the only name is a config's
     key, _ = run_key_and_feedstock(options, root)
@@ -580,7 +557,6 @@ def detached_run_status_text(key: RunKey, options: FleetOptions) -> str:
     """Return the status of a detached run, asked from its controller."""
     from kiln.base.serialization import from_json_values
     from kiln.fleet import inventory
-    from kiln.fleet.detached import controller
     from kiln.fleet.model import FleetRun
     from kiln.fleet.plan import output
     from kiln.run.report.page import report_as_json
@@ -617,7 +593,5 @@ def detached_run_status_text(key: RunKey, options: FleetOptions) -> str:
 
 def detached_run_lines(feedstock: Feedstock) -> Iterator[str]:
     """Return a line for each detached run of a feedstock; nobody is asked."""
-    from kiln.fleet.detached import controller
-
     for key in controller.find_run_keys(feedstock):
         yield f"{key.run}: detached on {key.address}; kiln fleet status {key.run} asks it"

@@ -11,13 +11,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kiln.base import files, process, process_table
 from kiln.base.errors import UsageError
+from kiln.base.serialization import to_json
+from kiln.base.text import table
 from kiln.cli import build
 from kiln.cli import options as cli_options
 from kiln.cli import output as cli_output
-from kiln.cli.fleet import detached, prices, resume, slurm, teardown
+from kiln.cli.fleet import detached, resume, slurm, teardown
 from kiln.cli.fleet import tests as fleet_tests
-from kiln.cli.fleet.arguments import add_arguments
 from kiln.cli.fleet.options import parse_options
 from kiln.cli.fleet.site import (
     account_quotas,
@@ -29,9 +31,26 @@ from kiln.cli.fleet.site import (
 )
 from kiln.cli.main import make_pasteable
 from kiln.cli.output import run_view_of_configs
+from kiln.feedstock import config_file
+from kiln.fleet import inventory, run_config
+from kiln.fleet import run as fleet_run
 from kiln.fleet.options import SLURM
-from kiln.fleet.plan.run import UP_TO_DATE
+from kiln.fleet.plan import output
+from kiln.fleet.plan import plan as plan_plan
+from kiln.fleet.plan import prices as fleet_prices
+from kiln.fleet.plan import run as fleet_plan
+from kiln.fleet.plan.picture import plan_as_html
+from kiln.fleet.plan.plan import Assumptions
+from kiln.fleet.plan.run import UP_TO_DATE, config_resource_needs
+from kiln.fleet.records import FleetLedger, config_of_job
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.slurm.site import PROGRAMS as SLURM_PROGRAMS
+from kiln.recipe import feedstock as recipe_feedstock
+from kiln.recipe.variants.space import config_labels
+from kiln.run.report.page import report_as_json
+from kiln.state.ledger import database
 from kiln.state.results import ConfigRun, ConfigState
+from kiln.state.store import cache
 
 if TYPE_CHECKING:
     import argparse
@@ -42,20 +61,14 @@ if TYPE_CHECKING:
     from kiln.fleet.model import FleetRun, Offer
     from kiln.fleet.options import FleetOptions
     from kiln.fleet.plan.plan import FleetPlan, WorkerTestPlan
-    from kiln.fleet.records import FleetLedger
-    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.slurm.site import SlurmSite
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.results import PackageReport
     from kiln.state.store.cache import RemoteConfig
 
-__all__ = ["add_arguments", "run"]
-
 
 def run(namespace: argparse.Namespace, root: Path) -> int:
     """Run an action of ``kiln fleet``."""
-    from kiln.recipe import feedstock as recipe_feedstock
-
     environment: Mapping[str, str] = os.environ
     if namespace.action == "resume":
         namespace, environment = resume.command_of_run(recipe_feedstock.load(root), namespace.run, environment)
@@ -68,7 +81,7 @@ def run(namespace: argparse.Namespace, root: Path) -> int:
         "down": lambda: detached.tear_down_run_of_key(options, root, namespace.runs),
     }
     if namespace.action == "prices":
-        return prices.show_prices(options)
+        return show_prices(options)
     if options.key is not None or namespace.action in {"attach", "logs", "collect"}:
         return named_by_key[namespace.action]()
     feedstock = recipe_feedstock.load(root)
@@ -87,13 +100,6 @@ def run(namespace: argparse.Namespace, root: Path) -> int:
 
 def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Print the plan of a run."""
-    from kiln.feedstock import config_file
-    from kiln.fleet.plan import output
-    from kiln.fleet.plan import run as fleet_plan
-    from kiln.fleet.plan.limits import config_resource_needs
-    from kiln.fleet.records import FleetLedger
-    from kiln.recipe.variants.space import config_labels
-
     with FleetLedger(artifact_layout(feedstock).ledger) as ledger:
         selection = select_configs(options, feedstock, names)
         configs = selection.configs
@@ -102,17 +108,14 @@ def show_plan(options: FleetOptions, feedstock: Feedstock, names: Sequence[str])
         quotas = account_quotas(options, feedstock)
         plan = fleet_plan.plan_run(feedstock, options, configs, ledger, tests, quotas)
     is_slurm = options.slurm is not None
-    if is_slurm:
-        plan = fleet_plan.plan_with_job_sizes(
-            plan, config_resource_needs(feedstock, [config.config for config in configs])
-        )
+    if is_slurm:  # what each config needs of its own job is shown; a run leaves it to Slurm, with the time limits
+        sizes = config_resource_needs(feedstock, [config.config for config in configs])
+        jobs = (dataclasses.replace(job, size=sizes[job.config]) for job in plan.estimates)
+        plan = dataclasses.replace(plan, estimates=tuple(jobs))
     if options.detach:
         detached.check_credential_expiry(options, plan, begins=False)
     terms = None if is_slurm else fleet_plan.run_terms_of_plan(options, plan)
     if options.html is not None:
-        from kiln.base import files
-        from kiln.fleet.plan.picture import plan_as_html
-
         files.write_text(options.html, plan_as_html(plan))
     if options.json:
         print(json.dumps(output.plan_as_json(plan, terms), indent=2))
@@ -134,8 +137,7 @@ class FleetConfigSelection:
 
 def select_configs(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> FleetConfigSelection:
     """Return the configs of some names, with the packages of those that are up to date."""
-    from kiln.run import recipe_checks
-    from kiln.state.store import cache
+    from kiln.run import recipe_checks  # loads rattler, which a status does not need
 
     names = tuple(dict.fromkeys(names))
     recipe_checks.require_supported_recipe(feedstock, names)  # before workers are provisioned, and paid for
@@ -162,13 +164,6 @@ def select_configs(options: FleetOptions, feedstock: Feedstock, names: Sequence[
 
 def run_fleet(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Build configs on many workers, and return the exit code of what failed."""
-    from kiln.base import files, process, process_table
-    from kiln.fleet import run as fleet_run
-    from kiln.fleet.records import FleetLedger
-    from kiln.fleet.slurm.site import PROGRAMS as SLURM_PROGRAMS
-    from kiln.run.report.page import report_as_json
-    from kiln.state.store import cache
-
     layout = artifact_layout(feedstock)
     for program in SLURM_PROGRAMS if options.slurm is not None else fleet_tests.PROGRAMS:
         process.find_program(program, env=options.environment)
@@ -215,9 +210,6 @@ def selection_and_run_to_resume(
     options: FleetOptions, feedstock: Feedstock, names: Sequence[str], ledger: FleetLedger
 ) -> tuple[FleetConfigSelection, FleetRun | None]:
     """Return the selected configs, and the run to resume, whose configs are among them."""
-    from kiln.fleet import run as fleet_run
-    from kiln.fleet.records import config_of_job
-
     selection = select_configs(options, feedstock, names)
     previous = fleet_run.run_to_resume(
         ledger.fleet_runs(), provider=options.provider, key=selection.all[0].inputs.shared
@@ -232,20 +224,14 @@ def selection_and_run_to_resume(
 
 def start_detached_run(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Start a run on a controller of its own, once its plan is known to be possible."""
-    from kiln.base import files
-    from kiln.fleet.plan import run as fleet_plan
-    from kiln.fleet.records import FleetLedger
-
     layout = artifact_layout(feedstock)
     with FleetLedger(layout.ledger) as ledger:
         selection = select_configs(options, feedstock, names)
-        if selection.cached:
-            stage = fleet_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
-            fleet_tests.print_untested_configs_note(stage, selection.cached)
+        stage = fleet_tests.gpu_test_stage(options, feedstock, selection.all, ledger)
+        fleet_tests.print_untested_configs_note(stage, selection.cached)
         if not selection.configs:
             print(UP_TO_DATE, file=sys.stderr)
             return 0
-        stage = fleet_tests.gpu_test_stage(options, feedstock, selection.configs, ledger)
         tests = fleet_tests.gpu_test_plan(stage, (), selection.configs)
         plan = fleet_plan.plan_run(feedstock, options, selection.configs, ledger, tests)
         fleet_plan.run_terms_of_plan(options, plan)
@@ -262,8 +248,6 @@ def start_detached_run(options: FleetOptions, feedstock: Feedstock, names: Seque
 
 def print_quota_warnings(plan: FleetPlan, offers: Iterable[Sequence[Offer]]) -> None:
     """Print what to request of the provider for what its quotas keep, or may keep, from a run."""
-    from kiln.fleet.plan import plan as plan_plan
-
     for line in plan_plan.quota_warnings(plan, offers):
         print(line, file=sys.stderr)
 
@@ -277,11 +261,6 @@ def plan_run_config_and_site(
     tests: WorkerTestPlan | None = None,
 ) -> tuple[FleetRunConfig, PlaybookSite | SlurmSite]:
     """Return the configuration and the site of a run; a resumed run keeps its machine type."""
-    from kiln.fleet import run_config
-    from kiln.fleet.plan import run as fleet_plan
-    from kiln.fleet.plan.limits import config_resource_needs
-    from kiln.fleet.plan.plan import Assumptions
-
     is_slurm = options.slurm is not None
     if previous is not None and not is_slurm:
         cache = options.cache or run_config.cache_worker_type(previous)
@@ -291,29 +270,31 @@ def plan_run_config_and_site(
     quotas = () if previous is not None else account_quotas(options, feedstock)
     plan = fleet_plan.plan_run(feedstock, options, selection.configs, ledger, tests, quotas)
     way = plan.selection
-    offers = {} if is_slurm else fleet_plan.offers_by_type(options, plan)
+    offers = fleet_plan.offers_by_type(options, plan)
     print_quota_warnings(plan, offers.values())
     run_id, count = run_config.run_id(options, previous), len(selection.configs)
     resume.store_command(options, feedstock, run_id, [config.config for config in selection.all])
-    config = run_config.compose_run_config(
-        options,
-        Assumptions.read(),
+    attempts, replacements = options.loss_limits(workers=way.worker_count, worker_seconds=sum(way.worker_seconds))
+    config = FleetRunConfig(
+        options=options,
+        assumptions=Assumptions.read(),
+        attempts=attempts,
+        replacements=replacements,
         id=run_id,
         command=cli_options.masked_command_line(),
         logs=run_folder(feedstock, run_id) / "logs",
         previous_run=previous,
-        losses=fleet_plan.planned_loss_limits(options, plan),
-        machine_type=way.machine_type,
         estimates=plan.estimates,
-        max_workers=min(fleet_plan.worker_count_limit(options, count), count) if is_slurm else way.worker_count,
-        type_workers={} if is_slurm else {kind: way.worker_types.count(kind) for kind in way.machine_types},
+        max_workers_by_type={way.machine_type: min(fleet_plan.worker_count_limit(options, count), count)}
+        if is_slurm
+        else {kind: way.worker_types.count(kind) for kind in way.machine_types},
         type_offers=offers,
         lifetime=fleet_plan.worker_lifetime(options, plan),
         is_scheduled=is_slurm,
         cache=way.cache,
         wait_for_cold=way.wait_for_cold,
         key=selection.configs[0].inputs.shared,
-        **cli_options.run_origin(worker_build_variables(feedstock, options.environment), options.environment),
+        origin=cli_options.run_origin(worker_build_variables(feedstock, options.environment), options.environment),
         cached_configs=selection.cached,
         tests=tests,
     )
@@ -323,17 +304,37 @@ def plan_run_config_and_site(
     return config, playbook_site(options, feedstock, run_id, options.provider, run_config=config)
 
 
+def show_prices(options: FleetOptions) -> int:
+    """Show the prices of a provider, or of all, of the machine types that kiln can ask for."""
+    names = {(kind.provider, kind.name) for kind in fleet_plan.own_machine_types()}
+    prices = sorted(
+        (
+            price
+            for price in fleet_prices.merged_price_table(options.prices)
+            if options.provider in {"", price.provider}
+            and (price.kind not in {"on-demand", "spot"} or (price.provider, price.name) in names)
+        ),
+        key=lambda price: price.offer_key,
+    )
+    if options.json:
+        print(json.dumps(to_json(prices), indent=2))
+        return 0
+    rows = [
+        (
+            *(price.provider, price.region, price.kind, price.name, f"{price.price:g}"),
+            *(price.unit, price.currency, price.date, price.source),
+        )
+        for price in prices
+    ]
+    print(table(("provider", "region", "kind", "name", "price", "per", "currency", "date", "source"), rows, right=(4,)))
+    return 0
+
+
 # Runs in the ledger, and at a provider
 
 
 def show_run_status(options: FleetOptions, feedstock: Feedstock, *, provider: str | None) -> int:
     """Print the fleet runs of the ledger, or the workers that a provider lists."""
-    from kiln.fleet import inventory
-    from kiln.fleet import run as fleet_run
-    from kiln.fleet.plan import output
-    from kiln.fleet.records import FleetLedger
-    from kiln.state.ledger import database
-
     if provider == SLURM:
         print(slurm.slurm_jobs_as_json(options))
         return 0
@@ -346,7 +347,9 @@ def show_run_status(options: FleetOptions, feedstock: Feedstock, *, provider: st
         if options.run and not runs and detached.is_detached(feedstock, options.run):
             return detached.show_detached_run_status(options, feedstock.root)
         reports = {run.id: ledger.run_report(run.number) for run in runs}
-        costs = inventory.recorded_run_costs(runs, reports, time.time())
+        forecasts = {name: None if report is None else report.cost for name, report in reports.items()}
+        known = {run.id: inventory.recorded_run_cost(run, forecasts[run.id], time.time()) for run in runs}
+        costs = {name: cost for name, cost in known.items() if cost is not None}
         backups = database.kept_damaged_files(ledger.path)
     if backups:
         print(make_pasteable(output.ledger_damage_note(backups), feedstock.root), file=sys.stderr)

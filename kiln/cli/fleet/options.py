@@ -14,13 +14,14 @@ from kiln.cli import arguments
 from kiln.cli.fleet.arguments import parse_image, parse_words
 from kiln.fleet import options as fleet_options
 from kiln.fleet.options import CLOUDS, SLURM, FleetOptions
+from kiln.fleet.plan.prices import COLUMNS, price_region
+from kiln.fleet.slurm.site import SlurmSettings, check_sbatch_options
+from kiln.state.results import ControllerCharge
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Collection, Mapping
 
-    from kiln.fleet.slurm.site import SlurmSettings
-    from kiln.state.results import ControllerCharge
 
 EXECUTOR, CREDENTIALS = "BAZEL_REMOTE_EXECUTOR", "BAZEL_REMOTE_CREDENTIALS"
 LITERAL = re.compile(r"[A-Za-z0-9_.,:/=@%+~-]*")  # characters that systemd's file of variables takes as they are
@@ -88,8 +89,6 @@ def parse_options(namespace: argparse.Namespace, environment: Mapping[str, str])
 
 def _price_table(path: Path | None, environment: Mapping[str, str]) -> Path | None:
     """Return the user's table of prices: the one that is named, or that of the home if there is one."""
-    from kiln.fleet.plan.prices import COLUMNS
-
     if path is not None and not path.exists():
         raise UsageError(f"{path} not found", hint=f"a CSV table, whose first line is {','.join(COLUMNS)}")
     own = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "kiln" / "prices.csv"
@@ -98,8 +97,6 @@ def _price_table(path: Path | None, environment: Mapping[str, str]) -> Path | No
 
 def controller_charge(environment: Mapping[str, str]) -> ControllerCharge | None:
     """Return the charge for the controller on which this process runs; None elsewhere."""
-    from kiln.state.results import ControllerCharge
-
     words = environment.get(CHARGE, "").split()
     if len(words) != 5:
         return None
@@ -147,8 +144,6 @@ def _check_zones(options: FleetOptions) -> None:
 
     The names of OpenStack's zones say nothing of their region: the playbook compares them with those that exist.
     """
-    from kiln.fleet.plan.prices import price_region
-
     for zone in options.zones:
         if options.provider == "aws":
             region, variable = price_region(options), "AWS_REGION"
@@ -187,8 +182,6 @@ def _check_detaching(namespace: argparse.Namespace) -> None:
 
 def slurm_settings(namespace: argparse.Namespace) -> SlurmSettings:
     """Return the settings of a run's jobs; the folder may be missing, as the plan needs none."""
-    from kiln.fleet.slurm.site import SlurmSettings, check_sbatch_options
-
     if namespace.slurm_cores is not None and namespace.slurm_cores < 1:
         raise UsageError(f"--slurm-cores is {namespace.slurm_cores}", hint="a job needs at least one core")
     return SlurmSettings(

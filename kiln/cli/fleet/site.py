@@ -10,24 +10,33 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kiln.base import masking
+from kiln.base import bootstrap, masking
+from kiln.base import files as base_files
 from kiln.base.errors import UsageError
 from kiln.base.files import text_or_empty
+from kiln.base.serialization import read_json_object
 from kiln.base.system.machine import PACKAGE_ROOT
+from kiln.build.bazel import events
 from kiln.cli.options import conda_forge_build_variables, container_client_variables
+from kiln.feedstock import config_file
+from kiln.fleet import run as fleet_run
+from kiln.fleet.ansible.playbooks import PlaybookRunner, PlaybookSite
 from kiln.fleet.options import ANSIBLE
 from kiln.fleet.options import AWS_REGION as DEFAULT_REGION
+from kiln.fleet.plan.plan import Quota
+from kiln.fleet.plan.run import priced_controller_type
+from kiln.recipe import render
+from kiln.state.store.layout import ArtifactLayout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from kiln.build.job.job import RunOptions
-    from kiln.fleet.ansible.playbooks import PlaybookSite
     from kiln.fleet.options import FleetOptions
-    from kiln.fleet.plan.plan import Quota
     from kiln.fleet.run_config import FleetRunConfig
     from kiln.recipe.feedstock import Feedstock
-    from kiln.state.store.layout import ArtifactLayout
+
+# What a build needs is imported where a run begins: a status and a log would wait for it.
 
 # Environment variables of the providers' modules; only the playbooks' processes get them.
 CLOUD = re.compile(r"AWS_|OS_|ANSIBLE_VAULT_|PIP_|KILN_FLEET_")
@@ -47,8 +56,6 @@ def executor_secret_variables(options: FleetOptions) -> dict[str, str]:
 
 def require_recipe_support(feedstock: Feedstock, configs: tuple[str, ...], options: FleetOptions) -> None:
     """Refuse an executor that a feedstock's recipe does not use, before workers are paid for."""
-    from kiln.feedstock import config_file
-    from kiln.recipe import render
     from kiln.run import checks
 
     if options.remote_executor is not None:
@@ -69,8 +76,6 @@ def _executor_run_options(options: FleetOptions, configs: tuple[str, ...]) -> Ru
 
 def artifact_layout(feedstock: Feedstock) -> ArtifactLayout:
     """Return the layout of a feedstock's artifacts."""
-    from kiln.state.store.layout import ArtifactLayout
-
     return ArtifactLayout.for_feedstock(feedstock)
 
 
@@ -81,8 +86,6 @@ def run_folder(feedstock: Feedstock, run: str) -> Path:
 
 def fleet_python() -> Path:
     """Return the Python of the fleet's environment, which is made if it is missing."""
-    from kiln.base import bootstrap
-
     return bootstrap.ensure_fleet_environment(PACKAGE_ROOT, say=lambda line: print(line, file=sys.stderr))
 
 
@@ -93,19 +96,20 @@ def playbook_site(
     provider: str,
     *,
     run_config: FleetRunConfig | None = None,
+    builds: bool = True,
 ) -> PlaybookSite:
-    """Return the site of a run, after creating the fleet's environment if it is missing."""
-    from kiln.build.bazel import events
-    from kiln.fleet import run as fleet_run
-    from kiln.fleet.ansible.playbooks import PlaybookSite
+    """Return the site of a run, after creating the fleet's environment if it is missing.
 
+    The workers of one that tests, and builds nothing, need neither container engine nor images.
+    """
     python = fleet_python()
     folder = run_folder(feedstock, run)
     environment = {
         **playbook_environment(options.environment, python),
         **_recorded_region_variables(options, folder, run, provider),
     }
-    job_secrets = {} if run_config is None else executor_secret_variables(options)
+    job_secrets = {} if run_config is None or not builds else executor_secret_variables(options)
+    job_options = () if run_config is None else options.job_options if builds else ("--container", "none")
     variables: dict[str, Any] = {
         "kiln_run": run,
         "kiln_owner": run,  # it is random, and so unique
@@ -121,12 +125,12 @@ def playbook_site(
         if run_config.previous_run is None:
             record_region(options, folder, provider)
         variables |= {
-            "kiln_inputs": fleet_run.inputs_tag(run_config.key),
-            "kiln_lease": int(run_config.lease),
+            "kiln_lease": int(run_config.options.lease),
             "kiln_lifetime": int(run_config.lifetime),
-            "kiln_images": list(options.images),
             "kiln_environment": worker_build_variables(feedstock, options.environment),
         }
+    if run_config is not None and builds:
+        variables |= {"kiln_inputs": fleet_run.inputs_tag(run_config.key), "kiln_images": list(options.images)}
     return PlaybookSite(
         folder=folder,
         playbooks=ANSIBLE,
@@ -138,7 +142,7 @@ def playbook_site(
             *masking.secrets_of_environment(environment),
             *events.with_secrets_inside_credentials(job_secrets).values(),
         ),
-        options=() if run_config is None else options.job_options,
+        options=job_options,
         job_secrets=job_secrets,
         poll=5.0 if run_config is None else options.poll,
     )
@@ -163,8 +167,6 @@ def record_region(options: FleetOptions, folder: Path, provider: str) -> None:
     It is resumed and torn down there, whatever is set later: asked in another region, a provider lists none of the
     run's workers, which would count as gone.
     """
-    from kiln.base import files as base_files
-
     if provider in REGION_NAMES:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         default = {AWS_REGION: DEFAULT_REGION} if provider == "aws" else {}
@@ -173,9 +175,7 @@ def record_region(options: FleetOptions, folder: Path, provider: str) -> None:
 
 
 def _recorded_region_variables(options: FleetOptions, folder: Path, run: str, provider: str) -> dict[str, str]:
-    """Return the variables of the region in which a run began; those of an earlier kiln are unknown."""
-    from kiln.base.serialization import read_json_object
-
+    """Return the variables of the region in which a run began; empty where they are unknown."""
     data = read_json_object(folder / REGION_FILE)
     stored = data.get("place") if data.get("provider") == provider else None
     if not isinstance(stored, dict):
@@ -249,11 +249,6 @@ def account_quotas(options: FleetOptions, feedstock: Feedstock) -> tuple[Quota, 
     The controller that ``--detach`` provisions has its part of them. A plan never fails for lack of them, and makes no
     environment to ask.
     """
-    from kiln.base import bootstrap
-    from kiln.fleet.ansible.playbooks import PlaybookRunner
-    from kiln.fleet.plan.plan import Quota
-    from kiln.fleet.plan.run import priced_controller_type
-
     if options.offline or not has_credentials(options.provider, options.environment):
         return ()
     if not bootstrap.has_fleet_environment(PACKAGE_ROOT):

@@ -6,12 +6,19 @@ import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from kiln.base import files, process_table
 from kiln.base.errors import AlreadyRunning, CredentialsRefused, KilnError, MachinesUnknown, UsageError, raise_all
+from kiln.base.process import Program
 from kiln.base.system.machine import PACKAGE_ROOT
 from kiln.base.text import table
 from kiln.cli.fleet import detached, resume, slurm
 from kiln.cli.fleet.site import artifact_layout, playbook_site, provider_variables_without_secrets
+from kiln.fleet import run as fleet_run
+from kiln.fleet import run_config
+from kiln.fleet.detached import controller
 from kiln.fleet.options import CLOUDS, SLURM
+from kiln.fleet.plan.run import priced_machine_types
+from kiln.fleet.records import FleetLedger
 
 if TYPE_CHECKING:
     import argparse
@@ -19,16 +26,12 @@ if TYPE_CHECKING:
 
     from kiln.fleet.model import FleetRun
     from kiln.fleet.options import FleetOptions
-    from kiln.fleet.records import FleetLedger
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.store.cache import RemoteConfig
 
 
 def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[str]) -> int:
     """Remove all that runs have at their providers."""
-    from kiln.base import files, process_table
-    from kiln.fleet.records import FleetLedger
-
     layout = artifact_layout(feedstock)
     with (
         files.held_lock_file(layout.common_lock_file("fleet")),
@@ -42,7 +45,15 @@ def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[s
             try:
                 own = resume.options_of_run(options, feedstock, run_id)
                 provider = options.provider or providers.get(run_id) or own.provider
-                tear_down_run(own, feedstock, ledger, run_id, provider)
+                if detached.is_detached(feedstock, run_id):
+                    detached.tear_down_detached_run(own, feedstock, controller.key_of_run(feedstock, run_id))
+                elif provider:
+                    tear_down_at_provider(own, feedstock, ledger, run_id, provider)
+                else:
+                    raise UsageError(
+                        f"fleet run {run_id!r} not found in the ledger",
+                        hint=f"name its provider: kiln fleet down {run_id} --provider aws",
+                    )
             except KilnError as error:  # the workers of the others are paid for, too
                 errors.append(error)
         raise_all(errors)
@@ -51,27 +62,10 @@ def tear_down_runs(options: FleetOptions, feedstock: Feedstock, runs: Sequence[s
     return 0
 
 
-def tear_down_run(options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str) -> None:
-    """Remove all that a run has, which may be detached."""
-    from kiln.fleet.detached import controller
-
-    if detached.is_detached(feedstock, run):
-        detached.tear_down_detached_run(options, feedstock, controller.key_of_run(feedstock, run))
-        return
-    if not provider:
-        raise UsageError(
-            f"fleet run {run!r} not found in the ledger",
-            hint=f"name its provider: kiln fleet down {run} --provider aws",
-        )
-    tear_down_at_provider(options, feedstock, ledger, run, provider)
-
-
 def tear_down_at_provider(
     options: FleetOptions, feedstock: Feedstock, ledger: FleetLedger, run: str, provider: str
 ) -> None:
     """Remove all that a run has at its provider, and store that."""
-    from kiln.fleet import run as fleet_run
-
     site = (
         slurm.slurm_site_of_stored_settings(options, feedstock, run)
         if provider == SLURM
@@ -90,30 +84,31 @@ def sweep(options: FleetOptions, feedstock: Feedstock, namespace: argparse.Names
     if user is not None and options.provider == SLURM:
         raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
     if namespace.print_timer:
-        print(sweep_timer_script(options, feedstock, user=user, every=namespace.every), end="")
+        more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
+        more += [] if user is None else ["--user", user]
+        argv = Program.KILN.script_command("-C", str(feedstock.root.absolute()), "fleet", "sweep")
+        script = run_config.sweep_timer_script(
+            options.provider,
+            (*argv, "--provider", options.provider, *more),
+            folder=str(PACKAGE_ROOT),
+            environment=provider_variables_without_secrets(options.environment),
+            every=namespace.every,
+        )
+        print(script, end="")
         return 0
-    return sweep_expired_workers(options, feedstock, user=user, everything=namespace.all, is_confirmed=namespace.yes)
-
-
-def sweep_expired_workers(
-    options: FleetOptions, feedstock: Feedstock, *, user: str | None, everything: bool, is_confirmed: bool
-) -> int:
-    """Remove the user's expired workers of all runs; with ``everything`` all, once that was confirmed."""
-    from kiln.fleet import run as fleet_run
-
     if options.provider == SLURM:
-        slurm.cancel_abandoned_slurm_jobs(options, everything=everything)
+        slurm.cancel_abandoned_slurm_jobs(options, everything=namespace.all)
         print("no jobs of abandoned runs remain", file=sys.stderr)
         return 0
     site = playbook_site(options, feedstock, "sweep", options.provider)
     ids = None
-    if everything and not is_confirmed:
+    if namespace.all and not namespace.yes:
         workers = workers_of_user(user, fleet_run.list_existing_workers(site))
         if not confirm_termination(workers):
             return 0
         ids = [str(worker["id"]) for worker in workers]  # a run may have created others since they were listed
-    remaining = fleet_run.sweep_leftover_workers(site, everything=everything, user=user, ids=ids)
-    print("no workers remain" if everything else "no expired workers remain", file=sys.stderr)
+    remaining = fleet_run.sweep_leftover_workers(site, everything=namespace.all, user=user, ids=ids)
+    print("no workers remain" if namespace.all else "no expired workers remain", file=sys.stderr)
     if remaining:
         print("still there:", file=sys.stderr)
         print(worker_table(remaining), file=sys.stderr)
@@ -149,30 +144,10 @@ def worker_table(workers: Iterable[Mapping[str, Any]]) -> str:
     return table(("user", "run", "worker", "type", "state"), [(row[0] or "unknown", *row[1:]) for row in rows])
 
 
-def sweep_timer_script(options: FleetOptions, feedstock: Feedstock, *, user: str | None, every: float) -> str:
-    """Return the script that installs a timer for the same sweep, with the environment without its secrets."""
-    from kiln.base.process import Program
-    from kiln.fleet import run_config
-
-    more = [word for path in options.vars for word in ("--vars", str(path.absolute()))]
-    more += [] if user is None else ["--user", user]
-    argv = Program.KILN.script_command("-C", str(feedstock.root.absolute()), "fleet", "sweep")
-    return run_config.sweep_timer_script(
-        options.provider,
-        (*argv, "--provider", options.provider, *more),
-        folder=str(PACKAGE_ROOT),
-        environment=provider_variables_without_secrets(options.environment),
-        every=every,
-    )
-
-
 def recover_or_end_unrecorded_runs(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> FleetRun | None:
     """Return the run to resume whose ledger was lost; end those that have other inputs, or nothing left."""
-    from kiln.fleet import run as fleet_run
-    from kiln.fleet.plan.run import priced_machine_types
-
     key, known = configs[0].inputs.shared, [run.id for run in ledger.fleet_runs()]
     for note in fleet_run.notes_of_unrecorded_runs(
         artifact_layout(feedstock).safe_path("fleet").absolute(), known=known
@@ -200,8 +175,6 @@ def require_no_run_of_same_build(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
 ) -> None:
     """Refuse to detach a second run of the same recipe and build options, before it gets a machine."""
-    from kiln.fleet.detached import controller
-
     if options.additional:
         return
     shared, runs = configs[0].inputs.shared, ledger.fleet_runs()
@@ -224,8 +197,6 @@ def require_no_run_of_same_build(
 
 def _require_no_workers_elsewhere(options: FleetOptions, feedstock: Feedstock, key: str, known: Sequence[str]) -> None:
     """Refuse to start workers where another computer has some for the same builds."""
-    from kiln.fleet import run as fleet_run
-
     machines: Sequence[Mapping[str, Any]] = ()
     with contextlib.suppress(MachinesUnknown, CredentialsRefused):  # the run itself will say so
         machines = fleet_run.list_existing_workers(playbook_site(options, feedstock, "look", options.provider))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kiln import __version__
+from kiln.base import files, process, process_table
 from kiln.base.errors import BuildFailed, FleetLimit, UsageError
 from kiln.base.text import count_text, duration, table
 from kiln.cli import options as cli_options
@@ -19,24 +20,31 @@ from kiln.cli.fleet import resume
 from kiln.cli.fleet.site import (
     artifact_layout,
     playbook_site,
-    record_region,
     run_folder,
-    worker_build_variables,
 )
+from kiln.cli.output import run_view_of_configs
+from kiln.feedstock import config_file
+from kiln.fleet import inventory, run_config, worker_policies
+from kiln.fleet import tests as fleet_tests
 from kiln.fleet.model import GONE, FleetRun, Offer
+from kiln.fleet.plan.output import run_cost_as_json
+from kiln.fleet.plan.plan import Assumptions, WorkerTestPlan
+from kiln.fleet.plan.prices import require_price
+from kiln.fleet.plan.run import config_resource_needs, default_machine_types, priced_machine_types
+from kiln.fleet.records import BuildBeforeTestsRecorder, FleetLedger, RunRecorder
+from kiln.fleet.run_config import FleetRunConfig
+from kiln.fleet.tests import PackagesToTest, WorkerTestInputs
+from kiln.recipe.variants.files import cuda_version_of_config
+from kiln.run.report.text import cost_text
 from kiln.state.results import GOOD, ConfigRun, MatrixReport
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kiln.base.errors import KilnError
-    from kiln.fleet.ansible.playbooks import PlaybookSite
     from kiln.fleet.model import MachineType
     from kiln.fleet.options import FleetOptions
-    from kiln.fleet.plan.plan import WorkerTestPlan
-    from kiln.fleet.records import FleetLedger, RunRecorder
-    from kiln.fleet.run_config import FleetRunConfig
-    from kiln.fleet.tests import ConfigTestResult, PackagesToTest, WorkerTestInputs
+    from kiln.fleet.tests import ConfigTestResult
     from kiln.recipe.feedstock import Feedstock
     from kiln.state.results import RunCost, RunObserver
     from kiln.state.store.cache import RemoteConfig
@@ -50,12 +58,6 @@ PROGRAMS = ("ssh", "ssh-keygen", "rsync")  # that a run with workers needs here
 
 def run_tests(options: FleetOptions, feedstock: Feedstock, names: Sequence[str]) -> int:
     """Test the packages of configs on a worker; return the exit code of what failed."""
-    from kiln.base import files, process, process_table
-    from kiln.cli.output import run_view_of_configs
-    from kiln.fleet import inventory
-    from kiln.fleet import tests as fleet_tests
-    from kiln.fleet.records import FleetLedger
-
     layout = artifact_layout(feedstock)
     with files.held_lock_file(layout.common_lock_file("fleet")), FleetLedger(layout.ledger) as ledger:
         tests = worker_test_inputs(options, feedstock, names, ledger)
@@ -80,9 +82,7 @@ def worker_test_inputs(
     options: FleetOptions, feedstock: Feedstock, selected: Sequence[str], ledger: FleetLedger
 ) -> WorkerTestInputs:
     """Return what is tested and where; nothing is requested yet. Tests that were killed are resumed."""
-    from kiln.fleet import tests as fleet_tests
-    from kiln.fleet.tests import WorkerTestInputs
-    from kiln.publish import release
+    from kiln.publish import release  # loads rattler, which no other action needs
 
     offers = worker_offers(options, worker_machine_types(options))
     names = configs_to_test(feedstock, selected, gpu=options.gpu)
@@ -94,114 +94,73 @@ def worker_test_inputs(
             why="build_artifacts has none from its last runs, unchanged",
             hint="kiln fleet run builds them; name the configs that are built, or narrow them with --filter",
         )
-    plan = plan_of_tests(options, names, offers[0].machine_type)
+    plan = WorkerTestPlan.plan_for_configs(names, offers[0].machine_type, spot=options.spot)
     if options.cost_limit is not None and plan.cost > options.cost_limit:
         limit = f"{options.cost_limit:.2f} {plan.machine_type.currency}"
         raise FleetLimit(
             f"the tests would cost {plan.cost:.2f}, more than the limit of {limit}", hint="raise --cost-limit"
         )
-    previous = interrupted_tests_to_resume(ledger.fleet_runs(), options.provider)
-    tested = packages_to_test(feedstock, packages, gpu=options.gpu)
-    run_config = run_config_of_tests(
-        options,
-        feedstock,
-        offers=offers,
-        plan=plan,
-        tested=tested,
-        previous=previous,
-        passed=fleet_tests.passed_configs(() if previous is None else (previous,)),
-    )
-    return WorkerTestInputs(
-        run_config=run_config, site=playbook_site_of_tests(options, feedstock, run_config), tested=tested
-    )
-
-
-def interrupted_tests_to_resume(runs: Iterable[FleetRun], provider: str) -> FleetRun | None:
-    """Return the tests to resume: those whose process was killed, on workers of the same provider."""
-    from kiln.fleet.tests import ALONE
-
-    matches = (run for run in runs if run.finished is None and run.key == ALONE and run.provider == provider)
-    previous = next(matches, None)
+    runs = ledger.fleet_runs()  # of which one whose process was killed is resumed, on workers of the same provider
+    open_tests = (run for run in runs if run.finished is None and run.key == fleet_tests.ALONE)
+    previous = next((run for run in open_tests if run.provider == options.provider), None)
     if previous is not None:
         print(f"resuming the tests {previous.id}", file=sys.stderr)
-    return previous
+    passed = fleet_tests.passed_configs(() if previous is None else (previous,))
+    return inputs_of_tests(
+        options, feedstock, packages, offers, gpu=options.gpu, previous=previous, passed=passed, key=fleet_tests.ALONE
+    )
 
 
-def packages_to_test(feedstock: Feedstock, packages: Mapping[str, Sequence[Path]], *, gpu: bool) -> PackagesToTest:
-    """Return the packages to test, with the time that the tests of each config may take."""
-    from kiln.fleet.plan.limits import config_resource_needs
-    from kiln.fleet.tests import PackagesToTest
+def inputs_of_tests(
+    options: FleetOptions,
+    feedstock: Feedstock,
+    packages: Mapping[str, Sequence[Path]],
+    offers: Sequence[Offer],
+    *,
+    gpu: bool,
+    previous: FleetRun | None,
+    passed: Iterable[tuple[str, str]] = (),
+    key: str,
+    report: MatrixReport | None = None,
+) -> WorkerTestInputs:
+    """Return the tests of packages: one worker gets the jobs that have not ``passed`` one by one.
 
+    ``key`` is that of the run whose packages are tested, and ``report`` its report.
+    """
     sizes = config_resource_needs(feedstock, tuple(packages))
-    return PackagesToTest(
+    tested = PackagesToTest(
         channel=artifact_layout(feedstock).root.absolute(),
         packages={name: tuple(path.absolute() for path in paths) for name, paths in packages.items()},
         limits={name: size.time_limit for name, size in sizes.items() if size.time_limit},
         gpu=gpu,
     )
-
-
-def run_config_of_tests(
-    options: FleetOptions,
-    feedstock: Feedstock,
-    *,
-    offers: Sequence[Offer],
-    plan: WorkerTestPlan,
-    tested: PackagesToTest,
-    previous: FleetRun | None,
-    passed: Iterable[tuple[str, str]],
-    key: str = "",
-) -> FleetRunConfig:
-    """Return the configuration of the tests: one worker, which gets the jobs that have not ``passed`` one by one.
-
-    ``key`` is that of the run whose packages are tested; without one the tests are no part of a run.
-    """
-    from kiln.fleet import run_config
-    from kiln.fleet import tests as fleet_tests
-    from kiln.fleet.plan.plan import Assumptions
-
-    assumptions = Assumptions.read()
-    run_id = run_config.run_id(options, previous)
+    run_id, kind, assumptions = run_config.run_id(options, previous), offers[0].machine_type, Assumptions.read()
     resume.store_command(options, feedstock, run_id, tested.packages)
-    return run_config.compose_run_config(
-        options,
-        assumptions,
+    plan = WorkerTestPlan.plan_for_configs(tuple(packages), kind, spot=options.spot)
+    attempts, replacements = options.loss_limits(workers=1, worker_seconds=plan.seconds)
+    config = FleetRunConfig(
         id=run_id,
         command=cli_options.masked_command_line(),
+        options=options,
+        assumptions=dataclasses.replace(assumptions, collect=0.0, packages=0.0),
+        attempts=attempts,
+        replacements=replacements,
         logs=run_folder(feedstock, run_id) / "logs",
         previous_run=previous,
-        losses=options.loss_limits(workers=1, worker_seconds=plan.seconds),
-        machine_type=offers[0].machine_type,
         estimates=tuple(fleet_tests.jobs_for_tests(tested, seconds=assumptions.gpu_test, passed=passed)),
-        max_workers=1,
-        type_offers={offers[0].machine_type: tuple(offers)},
-        collect=0.0,
-        packages=0.0,
-        key=key or fleet_tests.ALONE,
+        max_workers_by_type={kind: 1},
+        type_offers={kind: tuple(offers)},
+        key=key,
         prefix=fleet_tests.PREFIX,
     )
-
-
-def playbook_site_of_tests(options: FleetOptions, feedstock: Feedstock, run_config: FleetRunConfig) -> PlaybookSite:
-    """Return the site of tests, whose workers need neither container engine nor images."""
-    site = playbook_site(options, feedstock, run_config.id, options.provider)
-    if run_config.previous_run is None:
-        record_region(options, site.folder, options.provider)
-    variables = {
-        "kiln_lease": int(run_config.lease),
-        "kiln_lifetime": int(run_config.lifetime),
-        "kiln_environment": worker_build_variables(feedstock, options.environment),
-    }
-    return dataclasses.replace(
-        site, variables={**site.variables, **variables}, options=("--container", "none"), poll=options.poll
-    )
+    if report is not None and not report.run:
+        report = dataclasses.replace(report, command=config.command, container=f"fleet {run_id}")
+    site = playbook_site(options, feedstock, run_id, options.provider, run_config=config, builds=False)
+    return WorkerTestInputs(run_config=config, site=site, tested=tested, report=report)
 
 
 def configs_to_test(feedstock: Feedstock, names: Sequence[str], *, gpu: bool) -> tuple[str, ...]:
     """Return the configs to test: with ``gpu`` those for CUDA, with a note on the others."""
-    from kiln.feedstock import config_file
-    from kiln.recipe.variants.files import cuda_version_of_config
-
     if not gpu:
         return tuple(names)
     configs = [
@@ -223,8 +182,6 @@ def worker_machine_types(options: FleetOptions) -> list[MachineType]:
 
     A host of unknown sizes is accepted here: what it has is measured when it is claimed.
     """
-    from kiln.fleet.plan.run import default_machine_types, priced_machine_types
-
     offers = priced_machine_types(options, options.types)
     if not options.gpu:
         return offers if options.types else default_machine_types(offers, [])[:1]
@@ -243,25 +200,12 @@ def worker_machine_types(options: FleetOptions) -> list[MachineType]:
 
 def worker_offers(options: FleetOptions, kinds: Sequence[MachineType]) -> tuple[Offer, ...]:
     """Return the offers by which the worker is requested: the first type in all zones, then the others."""
-    from kiln.fleet import worker_policies
-    from kiln.fleet.plan.prices import price_row_hint
-
     on_demand = [word for word in options.fallbacks if word == worker_policies.ON_DEMAND][:1]
     offers = worker_policies.offers_in_request_order(
         kinds[0], [*kinds[1:], *on_demand], zones=options.zones, spot=options.spot
     )
     for offer in offers:
-        kind = offer.machine_type
-        if options.cost_limit is not None and not kind.is_priced:
-            raise UsageError(
-                f"the price of {kind.name} is unknown, so --cost-limit cannot be kept",
-                hint=f"{price_row_hint(kind, 'on-demand')}; or leave the option out",
-            )
-        if offer.spot and kind.spot_hourly is None:
-            raise UsageError(
-                f"no spot price of {kind.name} is known, so --spot cannot be planned",
-                hint=price_row_hint(kind, "spot"),
-            )
+        require_price(offer.machine_type, "" if options.cost_limit is None else "--cost-limit", spot=offer.spot)
     return offers
 
 
@@ -270,27 +214,16 @@ def gpu_worker_offers(options: FleetOptions) -> tuple[Offer, ...]:
     return worker_offers(options, worker_machine_types(dataclasses.replace(options, gpu=True, types=options.gpu_types)))
 
 
-def plan_of_tests(options: FleetOptions, names: Sequence[str], kind: MachineType) -> WorkerTestPlan:
-    """Return the plan of the tests of configs on a machine type."""
-    from kiln.fleet.plan.plan import Assumptions, WorkerTestPlan
-
-    return WorkerTestPlan.plan_for_configs(names, kind, spot=options.spot, assumptions=Assumptions.read())
-
-
 def results_of_tests_as_json(
     run_id: str, results: Sequence[ConfigTestResult], fleet: FleetRun | None, cost: RunCost | None
 ) -> dict[str, Any]:
     """Return the results as plain JSON values, with the run's id and its cost, as in ``kiln fleet status --json``."""
-    from kiln.fleet.plan.output import run_cost_as_json
-
     shown = None if fleet is None else run_cost_as_json(fleet, cost)
     return {"run": run_id, "cost": shown, "configs": [dataclasses.asdict(result) for result in results]}
 
 
 def table_of_test_results(results: Sequence[ConfigTestResult], cost: RunCost | None) -> str:
     """Return the results as a table: a line for each config, with its packages, tests and GPU; then the cost."""
-    from kiln.run.report.text import cost_text
-
     rows = [
         (
             result.config,
@@ -322,8 +255,6 @@ class GpuTestStage:
 
     def untested_packages(self, entries: Iterable[ConfigRun]) -> dict[str, tuple[Path, ...]]:
         """Return the packages of configs that are built and have not passed their tests."""
-        from kiln.fleet.tests import PackagesToTest
-
         packages = {
             entry.config: tuple(item.artifact.path for item in entry.packages if not item.artifact.is_wheel)
             for entry in entries
@@ -340,38 +271,20 @@ class GpuTestStage:
         self, report: MatrixReport, previous: FleetRun | None, *, key: str, ledger: FleetLedger, observer: RunObserver
     ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
         """Test what a run has built; return its report with the configs as their tests make them."""
-        from kiln.fleet import tests as fleet_tests
-        from kiln.fleet.tests import WorkerTestInputs
-
         packages = self.untested_packages(report.configs)
-        tested = packages_to_test(self.feedstock, packages, gpu=True)
-        run_config = run_config_of_tests(
-            self.options,
-            self.feedstock,
-            offers=self.offers,
-            plan=plan_of_tests(self.options, tuple(packages), self.offers[0].machine_type),
-            tested=tested,
-            previous=previous,
-            passed=(),
-            key=key,
+        options, feedstock, offers = self.options, self.feedstock, self.offers
+        tests = inputs_of_tests(
+            options, feedstock, packages, offers, gpu=True, previous=previous, key=key, report=report
         )
-        if not report.run:
-            report = dataclasses.replace(report, command=run_config.command, container=f"fleet {run_config.id}")
-        site = playbook_site_of_tests(self.options, self.feedstock, run_config)
-        tests = WorkerTestInputs(run_config=run_config, site=site, tested=tested, report=report)
         return fleet_tests.run_tests_on_worker(tests, ledger, observer)
 
 
 def gpu_test_stage(
     options: FleetOptions, feedstock: Feedstock, configs: Sequence[RemoteConfig], ledger: FleetLedger
-) -> GpuTestStage | None:
-    """Return the tests of a run of configs, None without ``--gpu-tests``."""
-    from kiln.fleet import tests as fleet_tests
-
-    if not options.gpu_tests:
-        return None
-    offers = gpu_worker_offers(options)
-    names = configs_to_test(feedstock, [config.config for config in configs], gpu=True)
+) -> GpuTestStage:
+    """Return the tests of a run of configs, of none without ``--gpu-tests``."""
+    offers = gpu_worker_offers(options) if options.gpu_tests else ()
+    names = configs_to_test(feedstock, [config.config for config in configs], gpu=True) if options.gpu_tests else ()
     return GpuTestStage(
         options=options,
         feedstock=feedstock,
@@ -382,19 +295,18 @@ def gpu_test_stage(
 
 
 def gpu_test_plan(
-    stage: GpuTestStage | None, cached: Iterable[ConfigRun], configs: Iterable[RemoteConfig]
+    stage: GpuTestStage, cached: Iterable[ConfigRun], configs: Iterable[RemoteConfig]
 ) -> WorkerTestPlan | None:
     """Return the plan of the tests of ``cached`` configs, and of those to build; None without any."""
-    if stage is None:
-        return None
     names = [*stage.untested_packages(cached), *(config.config for config in configs if config.config in stage.configs)]
-    return plan_of_tests(stage.options, names, stage.offers[0].machine_type) if names else None
+    if not names:
+        return None
+    return WorkerTestPlan.plan_for_configs(names, stage.offers[0].machine_type, spot=stage.options.spot)
 
 
-def print_untested_configs_note(stage: GpuTestStage | None, cached: Iterable[ConfigRun]) -> None:
+def print_untested_configs_note(stage: GpuTestStage, cached: Iterable[ConfigRun]) -> None:
     """Note which configs a detached run leaves untested: those that were built before, whose packages are here."""
-    names = () if stage is None else tuple(stage.untested_packages(cached))
-    if names:
+    if names := tuple(stage.untested_packages(cached)):
         what = f"{count_text(len(names), 'config')} built before stay untested, such as {names[0]}"
         print(f"{what}; the same command without --detach tests them", file=sys.stderr)
 
@@ -416,9 +328,9 @@ def report_of_cached_configs(cached: Sequence[ConfigRun]) -> MatrixReport:
     )
 
 
-def record_cached_as_passed(stage: GpuTestStage | None, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
+def record_cached_as_passed(stage: GpuTestStage, cached: Sequence[ConfigRun], ledger: FleetLedger) -> None:
     """Record that configs are up to date which the last run left untested, and which have passed since."""
-    report = None if stage is None else ledger.run_report()
+    report = ledger.run_report() if stage.configs else None
     names = {entry.config for entry in cached}
     if report is None or all(entry.state in GOOD for entry in report.configs if entry.config in names):
         return
@@ -430,8 +342,6 @@ def resumable_run_or_tear_down(
     previous: FleetRun | None, *, builds: bool, ledger: FleetLedger, tear_down: Callable[[FleetRun], None]
 ) -> FleetRun | None:
     """Return the run to resume: one that has no workers of another stage, and whose machine types are those to use."""
-    from kiln.fleet import tests as fleet_tests
-
     if previous is None:
         return None
     alive = [worker.name for worker in previous.workers if worker.state not in GONE]
@@ -447,7 +357,7 @@ def resumable_run_or_tear_down(
 
 
 def build_and_test(
-    stage: GpuTestStage | None,
+    stage: GpuTestStage,
     build: BuildStage | None,
     cached: Sequence[ConfigRun],
     previous: FleetRun | None,
@@ -457,13 +367,8 @@ def build_and_test(
     observer: RunObserver,
 ) -> tuple[MatrixReport, Mapping[str, KilnError]]:
     """Build, unless all configs are ``cached``, then test; return the report of both, and the errors of configs."""
-    from kiln.fleet.records import BuildBeforeTestsRecorder, RunRecorder
-
     if build is None:
-        assert stage is not None, "there is something to build or to test"
         return stage.execute(report_of_cached_configs(cached), previous, key=key, ledger=ledger, observer=observer)
-    if stage is None:
-        return build(RunRecorder(ledger, observer))
     passed = {entry.config for entry in cached} - stage.untested_packages(cached).keys()
     recorder = BuildBeforeTestsRecorder(ledger, observer, set(stage.configs) - passed)
     try:

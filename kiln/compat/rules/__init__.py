@@ -5,6 +5,7 @@ A rule yields nothing when one of its parts is left open. Where the tables have 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
@@ -23,13 +24,7 @@ from kiln.compat.combination import (
 )
 from kiln.compat.rules import gpu as rules_gpu
 from kiln.compat.rules import tensorflow
-from kiln.compat.rules.gpu import (
-    judge_cuda_and_driver,
-    judge_cuda_and_gpu,
-    judge_cuda_and_host_compiler,
-    judge_cuda_and_target_capabilities,
-)
-from kiln.compat.tables import is_below, version_numbers, versions_agree
+from kiln.compat.tables import is_at_least, is_below, version_numbers, versions_agree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,18 +40,18 @@ def _single_part_findings(combination: Combination) -> Iterator[Finding]:
     yield from _system_findings(combination)
     if combination.driver is not None:
         yield from _accepted_cuda_range_finding(
-            "driver", f"driver {combination.driver} runs", judge_cuda_and_driver, combination
+            "driver", f"driver {combination.driver} runs", rules_gpu.judge_cuda_and_driver, combination
         )
     compiler = combination.host or combination.compiler
     if compiler is not None and (combination.host or compiler.startswith("gcc ")):
         yield from _accepted_cuda_range_finding(
-            "host compiler", f"{compiler} is accepted by nvcc of", judge_cuda_and_host_compiler, combination
+            "host compiler", f"{compiler} is accepted by nvcc of", rules_gpu.judge_cuda_and_host_compiler, combination
         )
     if combination.built_for:
         yield from _accepted_cuda_range_finding(
             "what is built",
             f"{','.join(combination.built_for)} is compiled by",
-            judge_cuda_and_target_capabilities,
+            rules_gpu.judge_cuda_and_target_capabilities,
             combination,
         )
 
@@ -86,7 +81,7 @@ def _cuda_findings(combination: Combination) -> Iterator[Finding]:
     if combination.cuda is None:
         return
     compiler, driver = tables.cuda_compiler_row(combination.cuda), tables.oldest_driver_row_for_cuda(combination.cuda)
-    least = tables.minor_compatibility_driver_row(combination.cuda)
+    least, column = tables.minor_compatibility_driver_row(combination.cuda), combination.driver_column
     if compiler is None or driver is None:
         yield unknown_finding("CUDA", f"no table has CUDA {combination.cuda}")
         return
@@ -95,9 +90,12 @@ def _cuda_findings(combination: Combination) -> Iterator[Finding]:
     gcc = f"a GCC below {compiler['gcc_below']}" if compiler["gcc_below"] else "host compilers that no table has"
     reach = f"compiles for {generations}, and accepts {gcc}"
     yield finding_with_rows("CUDA", WORKS, f"CUDA {combination.cuda} {reach}", compiler)
-    minor = f"; from {least['driver']} on, minor-version compatibility runs it" if least else ""
+    if not driver[column]:
+        yield unknown_finding("CUDA", f"no table has the driver of CUDA {combination.cuda} on Windows")
+        return
+    minor = f"; from {least[column]} on, minor-version compatibility runs it" if least else ""
     rows = (driver,) if least is None else (driver, least)
-    yield finding_with_rows("CUDA", WORKS, f"CUDA {combination.cuda} came with driver {driver['driver']}{minor}", *rows)
+    yield finding_with_rows("CUDA", WORKS, f"CUDA {combination.cuda} came with driver {driver[column]}{minor}", *rows)
 
 
 def _gpu_findings(combination: Combination) -> Iterator[Finding]:
@@ -107,7 +105,12 @@ def _gpu_findings(combination: Combination) -> Iterator[Finding]:
         if not rows:
             yield unknown_finding("GPU", f"no table has a CUDA that compiles for {gpu.text}")
             continue
-        ends = f"CUDA {rows[0]['first']} to {rows[-1]['last']} compile for {gpu.text}{_older_cudas_text(gpu, rows[0])}"
+        if jetpack := tables.last_jetpack_row_for_capability(gpu.capability):
+            reason = f"the last JetPack for {gpu.text} is {jetpack['jetpack']}, with CUDA {jetpack['cuda']}"
+            yield finding_with_rows("GPU", WORKS, reason, jetpack)
+            rows, last = tuple(row for row in rows if is_at_least(jetpack["cuda"], row["first"])), None
+        newest = rows[-1]["last"] if jetpack is None else jetpack["cuda"]
+        ends = f"CUDA {rows[0]['first']} to {newest} compile for {gpu.text}{_older_cudas_text(gpu, rows[0])}"
         yield finding_with_rows("GPU", WORKS, ends, *dict.fromkeys((rows[0], rows[-1])), *gpu.rows)
         if last is not None:
             yield finding_with_rows(
@@ -123,7 +126,7 @@ def _older_cudas_text(gpu: Gpu, oldest: Row) -> str:
     """Return the CUDAs before those that compile for a GPU whose machine code or PTX it runs."""
     first = oldest["first"]
     older = [cuda for cuda in tables.cuda_minor_versions() if is_below(cuda, first) and not versions_agree(cuda, first)]
-    judged = [(cuda, judge_cuda_and_gpu(Combination(cuda=cuda, gpus=(gpu,)))) for cuda in older]
+    judged = [(cuda, rules_gpu.judge_cuda_and_gpu(Combination(cuda=cuda, gpus=(gpu,)))) for cuda in older]
     verdicts = [(cuda, finding.verdict) for cuda, findings_of_cuda in judged for finding in findings_of_cuda]
     text = ""
     for good, words in ((WORKS, "by the machine code of its generation"), (COSTS, "with a cost, by their PTX")):
@@ -229,6 +232,7 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_serving_and_bazel,
     tensorflow.judge_serving_and_python,
     rules_gpu.judge_cuda_and_gpu,
+    rules_gpu.judge_cuda_and_jetpack,
     rules_gpu.judge_cuda_and_target_capabilities,
     rules_gpu.judge_target_capabilities_and_gpu,
     rules_gpu.judge_known_failures,
@@ -242,10 +246,17 @@ RULES: tuple[Rule, ...] = (
     tensorflow.judge_wheel_and_glibc,
     tensorflow.judge_wheel_and_processor,
     tensorflow.judge_build_and_architecture,
+    tensorflow.judge_package_and_machine,
     tensorflow.judge_tensorflow_and_packages,
     tensorflow.judge_tensorflow_and_system,
     tensorflow.judge_metal,
 )
+OF_WHEELS = {  # nothing about a package of another build
+    tensorflow.judge_wheel_and_glibc,
+    tensorflow.judge_wheel_and_processor,
+    tensorflow.judge_build_and_architecture,
+    tensorflow.judge_tensorflow_and_system,
+}
 
 
 def findings(combination: Combination) -> Iterator[Finding]:
@@ -253,11 +264,14 @@ def findings(combination: Combination) -> Iterator[Finding]:
 
     Parts that only a release connects, a Python and a CUDA for example, are searched for among the releases.
     """
-    has_findings = False
+    has_findings, whole = False, combination
+    if combination.has_cuda is False:  # no other rule is about a GPU that the package does not use
+        combination = replace(combination, cudnn=None, gpus=(), driver=None, loaded=None)
     for rule in RULES:
-        for finding in rule(combination):
-            has_findings = True
-            yield finding
+        if whole.platform is None or rule not in OF_WHEELS:
+            for finding in rule(whole if rule is tensorflow.judge_package_and_machine else combination):
+                has_findings = True
+                yield finding
     if not has_findings:
         yield from _single_part_findings(combination)
     if not has_findings or combination.python or combination.bazel:

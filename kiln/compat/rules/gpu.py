@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kiln.compat import tables
@@ -15,6 +16,7 @@ from kiln.compat.combination import (
     Finding,
     Gpu,
     capability_number,
+    capability_suffix,
     dotted_capability,
     finding_with_rows,
     release_row,
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 def judge_cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a GPU by CUDA's list of capabilities: newer GPUs run its PTX, older ones nothing."""
-    combination = with_release_cuda_unless_given(combination)
+    asked, combination = combination, with_release_cuda_unless_given(combination)
     if combination.cuda is None:
         return
     row, rule = tables.cuda_compiler_row(combination.cuda), "CUDA and GPU"
@@ -40,7 +42,9 @@ def judge_cuda_and_gpu(combination: Combination) -> Iterator[Finding]:
         return
     for gpu in combination.gpus:
         assert row is not None, "checked above, when there is a GPU"
-        yield _finding_on_cuda_and_gpu(rule, combination.cuda, row, gpu)
+        finding = _finding_on_cuda_and_gpu(rule, combination.cuda, row, gpu)
+        if finding.verdict is not COSTS or not _is_known_to_fail(asked, gpu):
+            yield finding
 
 
 def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Finding:
@@ -54,6 +58,12 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
         return finding_with_rows(rule, WORKS, f"{reach}, {gpu.text} among them", row, *gpu.rows)
     if number < capabilities[0]:
         return finding_with_rows(rule, CANNOT, f"{reach}; {gpu.text} is older than all of them", row, *gpu.rows)
+    if str(number) in row["doubtful"].split():
+        reason = (
+            f"{reach}; on {gpu.text}, which is not among them, cuBLAS of such a CUDA is known to end with "
+            "CUBLAS_STATUS_EXECUTION_FAILED, for some until the patches of CUDA 9.0 were installed"
+        )
+        return finding_with_rows(rule, UNKNOWN, reason, row, *gpu.rows)
     if any(_runs_machine_code(older, number) for older in capabilities):
         return finding_with_rows(
             rule, WORKS, f"{reach}; {gpu.text} runs the machine code of an older GPU of its generation", row, *gpu.rows
@@ -65,12 +75,39 @@ def _finding_on_cuda_and_gpu(rule: str, cuda: str, row: Row, gpu: Gpu) -> Findin
     return finding_with_rows(rule, COSTS, reason, row, *gpu.rows)
 
 
+def judge_cuda_and_jetpack(combination: Combination) -> Iterator[Finding]:
+    """Refuse a CUDA that is newer than the last JetPack for a Jetson, unless NVIDIA has a newer libcuda for it."""
+    cuda = with_release_cuda_unless_given(combination).cuda
+    for gpu in combination.gpus if cuda else ():
+        assert cuda is not None, "checked above"
+        last = tables.last_jetpack_row_for_capability(gpu.capability)
+        if last is None or overlaps_range(cuda, "0", last["cuda"]):
+            continue
+        reason = f"the last JetPack for {gpu.text} is {last['jetpack']}, with CUDA {last['cuda']}; "
+        if gpu.forward_row:
+            verdict = UNKNOWN
+            reason += f"whether {cuda} runs there, with NVIDIA's package with a newer libcuda, is not documented"
+        else:
+            verdict, reason = CANNOT, f"{reason}{cuda} is newer"
+        yield finding_with_rows("CUDA and JetPack", verdict, reason, last, *gpu.rows)
+
+
 def _runs_machine_code(code: int, number: int) -> bool:
     """Return whether a GPU runs machine code: of its generation, not newer, and of Tegra only with Tegra.
 
     Source: CUDA C++ Programming Guide, binary compatibility.
     """
     return code // 10 == number // 10 and code <= number and tables.is_tegra(code) == tables.is_tegra(number)
+
+
+def _have_machine_code(targets: tuple[str, ...], number: int) -> bool:
+    """Return whether a GPU runs the machine code of one of the targets; that of ``sm_90a`` runs on 9.0 alone."""
+    return any(
+        capability_number(target) == number
+        if capability_suffix(target) == "a"
+        else _runs_machine_code(capability_number(target), number)
+        for target in targets
+    )
 
 
 def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Finding]:
@@ -82,8 +119,10 @@ def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Fin
     if row is None:
         yield unknown_finding(rule, f"no table has the GPUs of CUDA {combination.cuda}")
         return
-    capabilities = {int(number) for number in row["capabilities"].split()}
-    refused = [name for name in combination.built_for if capability_number(name) not in capabilities]
+    known = {*row["capabilities"].split(), *row["suffixed"].split()}
+    refused = [
+        name for name in combination.built_for if f"{capability_number(name)}{capability_suffix(name)}" not in known
+    ]
     if refused:
         reason = f"CUDA {combination.cuda} does not compile for {', '.join(refused)}"
         yield finding_with_rows(rule, CANNOT if asked else UNKNOWN, reason, row)
@@ -93,18 +132,26 @@ def judge_cuda_and_target_capabilities(combination: Combination) -> Iterator[Fin
 
 def judge_target_capabilities_and_gpu(combination: Combination) -> Iterator[Finding]:
     """Judge a build by its machine code of the GPU's generation, or its PTX for the GPU or an older one."""
+    if combination.platform and combination.gpus and not combination.built_for:
+        yield unknown_finding("what is built and GPU", "the config does not say which GPUs its package is compiled for")
+        return
     for name, capabilities, rows in _capabilities_to_judge(combination):
         for gpu in combination.gpus:
-            yield _finding_on_build_and_gpu(name, capabilities, rows, gpu)
+            finding = _finding_on_build_and_gpu(name, capabilities, rows, gpu)
+            if finding.verdict is not COSTS or not _is_known_to_fail(combination, gpu):
+                yield finding
 
 
 def _finding_on_build_and_gpu(name: str, capabilities: tuple[str, ...], rows: tuple[Row, ...], gpu: Gpu) -> Finding:
     rule, number, listed = "what is built and GPU", capability_number(gpu.capability), ",".join(capabilities)
     if tables.oldest_cuda_row_for_capability(number) is None:
         return unknown_finding(rule, f"no table has a CUDA that compiles for {gpu.text}")
-    if any(_runs_machine_code(capability_number(code), number) for code in capabilities):
+    if _have_machine_code(capabilities, number):
         return finding_with_rows(rule, WORKS, f"{name} has machine code for {gpu.text} ({listed})", *rows, *gpu.rows)
-    if any(not code.startswith("sm_") and capability_number(code) <= number for code in capabilities):
+    if any(
+        not code.startswith("sm_") and not capability_suffix(code) and capability_number(code) <= number
+        for code in capabilities
+    ):
         reason = (
             f"{name} has no machine code for {gpu.text} ({listed}): its PTX is compiled at the first start, "
             "minutes to half an hour"
@@ -123,6 +170,7 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
         yield f"Serving {combination.serving} as released", tuple(row["capabilities"].split(",")), (row,)
     elif (
         combination.tf
+        and combination.system != "windows"  # whose wheels have other lists
         and (row := tables.newest_row_including("upstream", combination.tf))
         and _is_upstream_build(row, combination)
     ):
@@ -130,40 +178,54 @@ def _capabilities_to_judge(combination: Combination) -> Iterator[tuple[str, tupl
 
 
 def judge_known_failures(combination: Combination) -> Iterator[Finding]:
-    """Refuse upstream's wheels on the GPUs on which they are known to fail; of Serving, the same code, nobody knows."""
-    own, version = release_row(combination), combination.serving or combination.tf
-    if version is None or combination.built_for or own is None or not _is_upstream_build(own, combination):
+    """Refuse upstream's wheels on GPUs on which they fail; older wheels, newer GPUs and other builds are unknown."""
+    own, version, built_for = release_row(combination), combination.serving or combination.tf, combination.built_for
+    is_upstream = own is not None and combination.platform is None and _is_upstream_build(own, combination)
+    if version is None or own is None or not (built_for or is_upstream):
         return
     for gpu in combination.gpus:
+        number = capability_number(gpu.capability)
+        if _have_machine_code(built_for, number):
+            continue
         rows = [
             row
             for row in tables.table_rows("known_failure")
+            if overlaps_range(version, "0", row["last"]) and capability_number(row["capability_first"]) <= number
+        ]
+        failures = [
+            row
+            for row in tables.rows_including(rows, version)
             if overlaps_range(gpu.capability, row["capability_first"], row["capability_last"])
         ]
-        failures = tables.rows_including(rows, version)
-        what = f"upstream's wheel of TensorFlow {version}"
-        if failures:
-            cuda = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
-            instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
-            doubt = "; no report has Serving, which contains the same code" if combination.serving else ""
-            reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{doubt}{instead}"
-            verdict = UNKNOWN if combination.serving else CANNOT
-            yield finding_with_rows("known failure", verdict, reason, *failures, *gpu.rows)
-        elif rows and all(is_below(version, row["first"]) for row in rows):
-            reason = f"later wheels than that of TensorFlow {version} are known to fail on {gpu.text}"
-            yield finding_with_rows("known failure", UNKNOWN, reason, *rows[:1], *gpu.rows)
-        elif older := _failures_on_older_gpus(version, gpu):
-            reason = (
-                f"{what} is known to fail on older GPUs, up to {older[0]['capability_last']}, and nothing is known "
-                f"about {gpu.text}"
+        if rows:
+            yield _known_failure_finding(combination, version, gpu, failures, rows[0])
+
+
+def _is_known_to_fail(combination: Combination, gpu: Gpu) -> bool:
+    """Return whether upstream's wheel fails on a GPU, so that no start of it, with a cost or without, is promised."""
+    return any(finding.verdict is CANNOT for finding in judge_known_failures(replace(combination, gpus=(gpu,))))
+
+
+def _known_failure_finding(
+    combination: Combination, version: str, gpu: Gpu, failures: list[Row], nearest: Row
+) -> Finding:
+    rule, what = "known failure", f"upstream's wheel of TensorFlow {version}"
+    if not failures:
+        wheels, gpus = (
+            first if first == last else f"{first} to {last}"
+            for first, last in (
+                (nearest["first"], nearest["last"]),
+                (nearest["capability_first"], nearest["capability_last"]),
             )
-            yield finding_with_rows("known failure", UNKNOWN, reason, *older[:1], *gpu.rows)
-
-
-def _failures_on_older_gpus(tf: str, gpu: Gpu) -> list[Row]:
-    """Return the failures of a wheel on GPUs that are all older than this one."""
-    failures = tables.rows_including(tables.table_rows("known_failure"), tf)
-    return [row for row in failures if capability_number(row["capability_last"]) < capability_number(gpu.capability)]
+        )
+        reason = f"nothing is known about {what} on {gpu.text}; those of {wheels} are known to fail on {gpus}"
+        return finding_with_rows(rule, UNKNOWN, reason, nearest, *gpu.rows)
+    cuda = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
+    instead = f"; a build with machine code for it needs CUDA {cuda['first']} or newer" if cuda else ""
+    doubt = "; no report has Serving, which contains the same code" if combination.serving else ""
+    doubt = "; no report has this build, which has no machine code for it either" if combination.built_for else doubt
+    reason = f"{what} is known to fail on {gpu.text}: {failures[0]['symptom']}{doubt}{instead}"
+    return finding_with_rows(rule, UNKNOWN if doubt else CANNOT, reason, *failures, *gpu.rows)
 
 
 def _is_upstream_build(row: Row, combination: Combination) -> bool:
@@ -197,26 +259,27 @@ def judge_cuda_and_host_compiler(combination: Combination) -> Iterator[Finding]:
 def judge_cuda_and_driver(combination: Combination) -> Iterator[Finding]:
     """Accept the driver that came with CUDA and newer ones; an older one of the major version compiles no PTX."""
     combination = with_release_cuda_unless_given(combination)
-    if combination.cuda is None or combination.driver is None:
-        return
+    if combination.cuda is None or combination.driver is None or any(gpu.is_jetson for gpu in combination.gpus):
+        return  # the driver of a Jetson is judged with the GPU
     row, rule = tables.oldest_driver_row_for_cuda(combination.cuda), "CUDA and driver"
-    least = tables.minor_compatibility_driver_row(combination.cuda)
-    if row is None:
-        yield unknown_finding(rule, f"no table has the driver of CUDA {combination.cuda}")
-    elif is_at_least(combination.driver, row["driver"]):
+    least, column = tables.minor_compatibility_driver_row(combination.cuda), combination.driver_column
+    if row is None or not row[column]:
+        where = "" if row is None else " on Windows"
+        yield unknown_finding(rule, f"no table has the driver of CUDA {combination.cuda}{where}")
+    elif is_at_least(combination.driver, row[column]):
         yield finding_with_rows(
-            rule, WORKS, f"CUDA {combination.cuda} came with driver {row['driver']}, and newer ones run it", row
+            rule, WORKS, f"CUDA {combination.cuda} came with driver {row[column]}, and newer ones run it", row
         )
-    elif least is not None and is_at_least(combination.driver, least["driver"]):
+    elif least is not None and is_at_least(combination.driver, least[column]):
         reason = (
-            f"CUDA {combination.cuda} came with driver {row['driver']}; from {least['driver']} on, minor-version "
+            f"CUDA {combination.cuda} came with driver {row[column]}; from {least[column]} on, minor-version "
             "compatibility runs it, but a driver older than CUDA compiles none of its PTX: only GPUs that have machine "
             "code in the packages"
         )
         yield finding_with_rows(rule, COSTS, reason, row, least)
     else:
         needed = row if least is None else least
-        reason = f"CUDA {combination.cuda} needs driver {needed['driver']} or newer, and {combination.driver} is older"
+        reason = f"CUDA {combination.cuda} needs driver {needed[column]} or newer, and {combination.driver} is older"
         yield _finding_on_forward_compatibility(rule, reason, combination.cuda, needed, combination)
 
 
@@ -225,7 +288,8 @@ def _finding_on_forward_compatibility(
 ) -> Finding:
     """Return the finding on a driver that is too old: NVIDIA's package with a newer libcuda, on some GPUs."""
     served = [gpu.forward_row for gpu in combination.gpus]
-    if is_below(cuda, "10.0") or (combination.gpus and not all(served)):
+    is_windows = combination.driver_column == "windows"  # the package is for Linux
+    if is_below(cuda, "10.0") or is_windows or (combination.gpus and not all(served)):
         return finding_with_rows(rule, CANNOT, reason, needed)
     package = f"NVIDIA's cuda-compat-{'-'.join(cuda.split('.')[:2])} (conda-forge: cuda-compat)"
     if not combination.gpus:
@@ -243,18 +307,18 @@ def _finding_on_forward_compatibility(
 def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
     """Refuse PTX of a CUDA that is newer than the driver: a GPU without its machine code runs nothing."""
     combination = with_release_cuda_unless_given(combination)
-    if combination.cuda is None or combination.driver is None:
+    if combination.cuda is None or combination.driver is None or any(gpu.is_jetson for gpu in combination.gpus):
         return
-    row = tables.oldest_driver_row_for_cuda(combination.cuda)
+    row, column = tables.oldest_driver_row_for_cuda(combination.cuda), combination.driver_column
     least = tables.minor_compatibility_driver_row(combination.cuda) or row
-    if row is None or is_at_least(combination.driver, row["driver"]):
+    if row is None or not row[column] or is_at_least(combination.driver, row[column]):
         return
-    if least and not is_at_least(combination.driver, least["driver"]):
+    if least and not is_at_least(combination.driver, least[column]):
         return  # the driver itself is too old; the package with a newer libcuda compiles PTX
     for finding in (*judge_cuda_and_gpu(combination), *judge_target_capabilities_and_gpu(combination)):
         if finding.verdict is COSTS:
             reason = (
-                f"the driver has to compile PTX of CUDA {combination.cuda}, which only {row['driver']} and newer "
+                f"the driver has to compile PTX of CUDA {combination.cuda}, which only {row[column]} and newer "
                 f"do, not {combination.driver}"
             )
             yield finding_with_rows("driver and PTX", CANNOT, reason, row, *finding.rows)
@@ -262,25 +326,37 @@ def judge_driver_and_ptx(combination: Combination) -> Iterator[Finding]:
 
 
 def judge_driver_and_gpu(combination: Combination) -> Iterator[Finding]:
-    """Refuse a GPU that the driver's branch has dropped; a driver older than the GPU's first CUDA is unknown."""
+    """Refuse a GPU that the driver's branch has dropped; one older than its first CUDA, or a Jetson's, is unknown."""
+    column = combination.driver_column
     for gpu in combination.gpus if combination.driver else ():
         first = tables.oldest_cuda_row_for_capability(capability_number(gpu.capability))
         final = tables.last_driver_row_for_capability(gpu.capability)
         row = tables.oldest_driver_row_for_cuda(first["first"]) if first else None
         assert combination.driver is not None, "checked above"
-        if final is not None and version_numbers(combination.driver)[0] > version_numbers(final["driver"])[0]:
-            reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {combination.driver} is one of them"
-            yield finding_with_rows("driver and GPU", CANNOT, reason, final, *gpu.rows)
+        if gpu.is_jetson:
+            reason = f"no table has the drivers of JetPack, to which {combination.driver} of {gpu.text} belongs"
+            yield unknown_finding("driver and GPU", reason)
+        elif final is not None and version_numbers(combination.driver)[0] > version_numbers(final["driver"])[0]:
+            # On Windows a branch has several first numbers: 581.80 is of 580.
+            verdict, doubt = (
+                (CANNOT, f"{combination.driver} is one of them")
+                if column == "driver"
+                else (UNKNOWN, f"no table has the branch of {combination.driver} on Windows")
+            )
+            reason = f"drivers after {final['driver']} do not serve {gpu.text}, and {doubt}"
+            yield finding_with_rows("driver and GPU", verdict, reason, final, *gpu.rows)
         elif first is None or row is None:
             yield unknown_finding("driver and GPU", f"no table has a CUDA for {gpu.text}")
-        elif is_at_least(combination.driver, row["driver"]):
+        elif not row[column]:
+            yield unknown_finding("driver and GPU", f"no table has the driver of CUDA {first['first']} on Windows")
+        elif is_at_least(combination.driver, row[column]):
             reason = (
                 f"driver {combination.driver} is not older than that of the first CUDA for {gpu.text}, {first['first']}"
             )
             yield finding_with_rows("driver and GPU", WORKS, reason, first, row, *gpu.rows)
         else:
             reason = (
-                f"the first CUDA for {gpu.text}, {first['first']}, came with driver {row['driver']}; "
+                f"the first CUDA for {gpu.text}, {first['first']}, came with driver {row[column]}; "
                 f"whether {combination.driver} knows the GPU is not documented"
             )
             yield finding_with_rows("driver and GPU", UNKNOWN, reason, first, row, *gpu.rows)

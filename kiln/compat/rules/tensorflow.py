@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.compat import tables
 from kiln.compat.combination import (
+    ARCHS,
     CANNOT,
     COSTS,
     SYSTEM_NAMES,
@@ -62,11 +63,13 @@ def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
     rows = [row for row in tables.cudnn_rows_for_cuda(combination.cudnn, combination.cuda) if row["works"] == "yes"]
     for gpu in combination.gpus if rows else ():
         yield _finding_on_cudnn_and_gpu(combination, rows, gpu)
-    least = min((row for row in rows if row["driver"]), key=lambda row: version_numbers(row["driver"]), default=None)
-    served = combination.gpus and all(gpu.forward_row for gpu in combination.gpus)  # judged with CUDA and driver
-    if combination.driver and least and not served and not is_at_least(combination.driver, least["driver"]):
+    column = combination.driver_column
+    least = min((row for row in rows if row[column]), key=lambda row: version_numbers(row[column]), default=None)
+    # Forward compatibility is judged with CUDA and driver, a Jetson's driver with the GPU.
+    served = combination.gpus and all(gpu.forward_row or gpu.is_jetson for gpu in combination.gpus)
+    if combination.driver and least and not served and not is_at_least(combination.driver, least[column]):
         reason = (
-            f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least['driver']} or newer, and "
+            f"cuDNN {combination.cudnn} for CUDA {combination.cuda} needs driver {least[column]} or newer, and "
             f"{combination.driver} is older"
         )
         yield finding_with_rows("cuDNN and driver", CANNOT, reason, least)
@@ -74,7 +77,7 @@ def judge_cudnn_and_machine(combination: Combination) -> Iterator[Finding]:
 
 def _finding_on_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gpu) -> Finding:
     rule, number = "cuDNN and GPU", capability_number(gpu.capability)
-    stated = [row for row in rows if row["capability_min"]]
+    stated = [row for row in rows if row["capability_max"]]
     holding = [row for row in stated if _capability_range(row)[0] <= number <= _capability_range(row)[1]]
     if holding:
         return finding_with_rows(
@@ -92,9 +95,8 @@ def _finding_on_cudnn_and_gpu(combination: Combination, rows: list[Row], gpu: Gp
     )
 
 
-def _capability_range(row: Row) -> tuple[int, float]:
-    highest = row["capability_max"]
-    return capability_number(row["capability_min"]), capability_number(highest) if highest else float("inf")
+def _capability_range(row: Row) -> tuple[int, int]:
+    return capability_number(row["capability_min"]), capability_number(row["capability_max"])
 
 
 def _row_with_both_versions(cudnn: str, cuda: str) -> Row | None:
@@ -249,6 +251,33 @@ def _processor_row(needs: str, tf: str) -> Row | None:
     return next(iter(tables.rows_including(rows, tf)), None)
 
 
+SYSTEMS_OF_PLATFORMS = {"linux": ("linux", "wsl2"), "osx": ("macos",), "win": ("windows",)}
+
+
+def judge_package_and_machine(combination: Combination) -> Iterator[Finding]:
+    """Refuse a config's package on another system or processor; built without CUDA it leaves a GPU unused."""
+    if combination.platform is None:
+        return
+    rule, what = "package", f"a package for {combination.platform}"
+    name, _, processor = combination.platform.partition("-")
+    arch = "x86_64" if processor == "64" else ARCHS.get(processor, processor)
+    for gpu in combination.gpus:
+        if arch == "x86_64" and (row := gpu.arch_row):
+            reason = f"{gpu.text} is only in machines with an aarch64 processor, on which {what} does not install"
+            yield finding_with_rows(rule, CANNOT, reason, row)
+    if combination.system is not None and combination.system not in SYSTEMS_OF_PLATFORMS.get(name, ()):
+        reason = f"{what} does not install on {SYSTEM_NAMES[combination.system]}"
+        yield Finding(rule=rule, verdict=CANNOT, reason=reason)
+    elif combination.arch not in {None, arch} and name != "linux" and arch == "x86_64":
+        yield unknown_finding(rule, f"no table has {what} on {combination.arch}, which can only emulate its processor")
+    elif combination.arch not in {None, arch}:
+        yield Finding(rule=rule, verdict=CANNOT, reason=f"{what} does not install on {combination.arch}")
+    if combination.gpus and combination.has_cuda is False:
+        gpus = ", ".join(gpu.text for gpu in combination.gpus)
+        reason = f"the package is built without CUDA: it runs on the CPU and does not use {gpus}"
+        yield Finding(rule=rule, verdict=COSTS, reason=reason)
+
+
 def judge_build_and_architecture(combination: Combination) -> Iterator[Finding]:
     """Refuse upstream's wheel on a GPU beside an aarch64 processor, and a GPU beside a processor that it never has."""
     rule = "processor"
@@ -257,6 +286,8 @@ def judge_build_and_architecture(combination: Combination) -> Iterator[Finding]:
         yield finding_with_rows(rule, CANNOT, f"{gpu.text} is only in machines with an aarch64 processor", row)
     if combination.arch == "x86_64" or not (fixed or combination.arch) or combination.built_for:
         return
+    if combination.system in {"macos", "windows"}:
+        return  # their wheels are judged with the system
     own = tables.tensorflow_row(combination.tf) if combination.tf else None
     if combination.serving:
         yield unknown_finding(rule, f"no table has Serving {combination.serving} for aarch64")
@@ -284,9 +315,14 @@ def judge_tensorflow_and_packages(combination: Combination) -> Iterator[Finding]
         if not rows:
             yield unknown_finding(rule, f"no table has the {title} that TensorFlow {combination.tf} requires")
             continue
-        fitting = [row for row in rows if tables.can_be_within(version, row["oldest"], row["below"])]
+        fitting = [
+            row
+            for row in rows
+            if tables.can_be_within(version, row["oldest"], row["below"]) and version not in row["not"].split()
+        ]
         row = (fitting or rows)[0]
         below = f" and older than {row['below']}" if row["below"] else ""
+        below += f", but not {', '.join(row['not'].split())}" if row["not"] else ""
         need = f"TensorFlow {combination.tf} requires {title} {row['oldest']} or newer{below}"
         if fitting:
             yield finding_with_rows(rule, WORKS, need, row)

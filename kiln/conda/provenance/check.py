@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import json
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LARGEST_KEY = 1 << 16  # bytes
-HINT = "openssl genpkey -algorithm ed25519 -aes256 -out key.pem; openssl pkey -in key.pem -pubout -out key.pub.pem"
+KIND = "give a key of Ed25519, or of ECDSA over P-256, in PEM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +51,18 @@ class PublicKey:
         from cryptography.exceptions import UnsupportedAlgorithm
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
+        content = read_key_file(file)
+        if b" PRIVATE KEY-----" in content:
+            hint = f"openssl pkey -in {shlex.quote(str(file))} -pubout prints its public one, which is asked for"
+            raise unusable_key_error(file, "it is a private key", hint=hint)
         try:
-            return cls.from_library_key(load_pem_public_key(read_key_file(file)))
+            key = load_pem_public_key(content)
         except (ValueError, UnsupportedAlgorithm) as error:
             raise unusable_key_error(file, "it is not a public key in PEM") from error
+        try:
+            return cls.from_library_key(key)
+        except ValueError as error:
+            raise unusable_key_error(file, str(error)) from error
 
     @classmethod
     def from_library_key(cls, key: Any) -> PublicKey:
@@ -89,12 +98,12 @@ def read_key_file(file: Path) -> bytes:
         with file.open("rb") as opened:
             return opened.read(LARGEST_KEY)
     except OSError as error:
-        raise unusable_key_error(file, error.strerror or str(error)) from error
+        raise unusable_key_error(file, error.strerror or str(error), hint="correct the path of the key") from error
 
 
-def unusable_key_error(file: Path, why: str) -> UsageError:
-    """Return the error for a file without a key that can be used."""
-    return UsageError(f"{file} is not a key for attestations", why=why, hint=HINT)
+def unusable_key_error(file: Path, why: str, *, hint: str = KIND) -> UsageError:
+    """Return the error for a file without a usable key; no hint makes a key, which would replace that file."""
+    return UsageError(f"{file} is not a key for attestations", why=why, hint=hint)
 
 
 ISSUERS = {

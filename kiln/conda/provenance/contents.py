@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from kiln.base.errors import KilnError
 from kiln.base.files import read_chunks
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty, nested_value
 from kiln.base.yaml import ScalarInterpretation, parse_document
 from kiln.conda import package_reader
 from kiln.conda.provenance.bazel_repositories import CENTRAL_REGISTRY, is_declaration_file_path
@@ -108,8 +108,7 @@ def _listed_license_paths(info: Mapping[str, bytes]) -> list[str]:
         value = package_reader.parse_strict_json(info.get("paths.json", b"{}"))
     except ValueError:
         return []
-    items = value.get("paths") if isinstance(value, dict) else None
-    paths = [item.get("_path") for item in items or () if isinstance(item, dict)] if isinstance(items, list) else []
+    paths = [item.get("_path") for item in list_or_empty(nested_value(value, "paths")) if isinstance(item, dict)]
     return sorted(path for path in paths if isinstance(path, str) and is_license_file(path))[:MOST_FILES]
 
 
@@ -160,18 +159,17 @@ _EXACT = re.compile(r"([a-z0-9_][a-z0-9_.-]*) ([0-9][A-Za-z0-9_.!+]*) ([A-Za-z0-
 def build_and_host_packages(info: Mapping[str, bytes]) -> tuple[ResolvedPackage, ...]:
     """Return the packages of both environments, from the files below ``info/`` of a package."""
     if RENDERED_V1 in info:
-        dependencies = mapping_or_empty(_load_rendered_recipe(info[RENDERED_V1]).get("finalized_dependencies"))
+        recipe = _load_rendered_recipe(info[RENDERED_V1])
         packages = [
             package_from_record(scope, record)
             for scope in SCOPES
-            for record in _list_or_empty(mapping_or_empty(dependencies.get(scope)), "resolved")
+            for record in list_or_empty(nested_value(recipe, "finalized_dependencies", scope, "resolved"))
             if isinstance(record, dict)
         ]
     else:  # a rendered meta.yaml, which has names, versions and build strings
-        requirements = mapping_or_empty(_load_rendered_recipe(info.get(RENDERED, b"")).get("requirements"))
-        packages = []
+        recipe, packages = _load_rendered_recipe(info.get(RENDERED, b"")), []
         for scope in SCOPES:
-            for spec in _list_or_empty(requirements, scope):
+            for spec in list_or_empty(nested_value(recipe, "requirements", scope)):
                 name, version, build = [*str(spec).split(), "", "", ""][:3]
                 packages.append(ResolvedPackage(scope=scope, name=name, version=version, build=build))
     return tuple(dict.fromkeys(package for package in packages if _NAME.fullmatch(package.name) and package.version))
@@ -265,11 +263,6 @@ def _load_rendered_recipe(data: bytes) -> Mapping[str, Any]:
         return mapping_or_empty(parse_document(data.decode(), RENDERED_V1, ScalarInterpretation.WORDS).value)
     except (KilnError, UnicodeDecodeError):
         return {}
-
-
-def _list_or_empty(value: Mapping[str, Any], key: str) -> list[Any]:
-    item = value.get(key)
-    return item if isinstance(item, list) else []
 
 
 MOST_COMPONENTS = 2000

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from kiln.conda.index import SubdirIndex
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExternalRepository:
@@ -114,16 +116,12 @@ class ReleaseAttestations:
 
 
 def verify_package_statement(
-    package: Path,
-    statement: bytes,
-    *,
-    bills: Mapping[str, bytes | None],
-    indexed: Mapping[str, Mapping[str, Any]] | None,
+    package: Path, statement: bytes, *, bills: Mapping[str, bytes | None], index: SubdirIndex | None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the record in the statement of how a package was made, and the facts that were verified.
 
-    ``bills`` are its bills of materials by the fields of the record that have their hashes, ``indexed`` the records of
-    its subdir in the channel's index, by file; None without an index, as in a bundle.
+    ``bills`` are its bills of materials by the fields of the record that have their hashes, ``index`` is that of its
+    subdir in the channel; None without one, as in a bundle.
 
     Raises:
         ProvenanceBroken: at the first fact that is wrong.
@@ -146,7 +144,7 @@ def verify_package_statement(
         f"the file is the one of the channel's statement, by its hash {sha256}",
         _verify_metadata(record, package),
         *_cross_compilation_facts(record),
-        *_verify_index_hash(record, indexed),
+        *_verify_index_hash(record, index),
         *(_verify_bill(record, key, bill) for key, bill in bills.items() if record.get(key) or key == BILLS[0]),
     )
 
@@ -190,14 +188,19 @@ def _cross_compilation_facts(record: Mapping[str, Any]) -> list[str]:
     return [f"it was {how}, {tests}, as recorded"]
 
 
-def _verify_index_hash(record: Mapping[str, Any], indexed: Mapping[str, Mapping[str, Any]] | None) -> list[str]:
-    if indexed is None:
+def _verify_index_hash(record: Mapping[str, Any], index: SubdirIndex | None) -> list[str]:
+    if index is None:
         return []
-    offered = indexed.get(record["file"])
+    path, offered = f"{record['subdir']}/{record['file']}", index.records.get(record["file"])
     if offered is None:
-        return ["the channel's index does not offer it: it was withdrawn"]
+        if record["file"] in index.removed_files:
+            return ["the channel's index does not offer it: it was withdrawn"]
+        raise ProvenanceBroken(
+            f"the channel's index lacks {path}",
+            why="it was not withdrawn either",
+            hint="ask the channel's owner; for a folder, kiln publish --to FOLDER --reindex adds it again",
+        )
     if offered.get("sha256") != record["sha256"]:
-        path = f"{record['subdir']}/{record['file']}"
         raise ProvenanceBroken(f"the channel's index has another hash for {path}", why=str(offered.get("sha256")))
     return ["the channel's index has the same hash"]
 

@@ -40,12 +40,18 @@ class PrivateKey:
         encrypted = b"ENCRYPTED" in content
         try:
             key = load_pem_private_key(content, passphrase.encode() if encrypted and passphrase else None)
-            return cls(key=key, public=PublicKey.from_library_key(key.public_key()))
         except TypeError as error:
             raise UsageError(f"{file} has a passphrase", hint=f"set {PASSPHRASE}, as a secret of the CI") from error
         except (ValueError, UnsupportedAlgorithm) as error:
-            why = f"the passphrase in {PASSPHRASE} may be wrong" if encrypted else "it is not a private key in PEM"
-            raise unusable_key_error(file, why) from error
+            if encrypted:
+                what = f"{file} cannot be decrypted by the passphrase in {PASSPHRASE}"
+                why = "the passphrase is wrong, or the file is damaged"
+                raise UsageError(what, why=why, hint=f"correct {PASSPHRASE}") from error
+            raise unusable_key_error(file, "it is not a private key in PEM") from error
+        try:
+            return cls(key=key, public=PublicKey.from_library_key(key.public_key()))
+        except ValueError as error:
+            raise unusable_key_error(file, str(error)) from error
 
     def trusted_signer(self, workflow: str) -> TrustedSigner:  # noqa: ARG002 - a key signs as itself, whatever runs it
         """Return this key, to verify with."""

@@ -173,8 +173,10 @@ class SolveSpecs:
                 return UsageError(f"one of {channels} is not a channel", why=why, hint=hint)
             case exceptions.SolverError():
                 # The specs that no package satisfies; none when packages exclude each other.
-                missing = list(dict.fromkeys(first or second for first, second in _NO_CANDIDATES.findall(why)))
-                needed_by = f", a requirement of {specs}" if set(missing) - set(self.specs) else ""
+                found = (first or second for first, second in _NO_CANDIDATES.findall(why))
+                missing = list(dict.fromkeys(spec.removesuffix(" *") for spec in found))
+                requested = {str(rattler.MatchSpec(spec)).removesuffix(" *") for spec in self.specs}
+                needed_by = f", a requirement of {specs}" if set(missing) - requested else ""
                 what = f"nothing in {channels} satisfies {', '.join(missing) or specs}{needed_by}"
                 return SolveFailed(what, why=why)
         if TOO_LARGE in why:

@@ -22,10 +22,12 @@ from kiln.feedstock.bump.literals import (
     SourceView,
     build_numbers,
     changed_value_positions,
+    paired_sources,
     place_of_offset,
     replace_literals,
     sources_of_views,
     url_literals,
+    version_expression,
     views_with_values,
 )
 from kiln.feedstock.bump.requirements import requirement_changes, requirements_of_archive
@@ -52,7 +54,7 @@ def plan_build_bump(feedstock: Feedstock, text: str) -> BumpPlan:
     recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
     edits = changes.new_build_numbers(recipe, views, None)
-    old = changes.recipe_version(recipe, views)
+    old = ", ".join(changes.recipe_versions(views))
     numbers = (build_numbers(views), build_numbers(views_with_values(recipe, edits)))
     return BumpPlan(file=recipe.file, text=text, old=old, new=old, edits=edits, numbers=numbers)
 
@@ -93,7 +95,7 @@ def plan_hash_refresh(feedstock: Feedstock, text: str) -> BumpPlan:
     """Return the plan for the hashes of all sources as they are now, at the same version and build number."""
     recipe = recipe_text_for_format(feedstock, text)
     views = _valid_recipe_views(feedstock, recipe)
-    old = changes.recipe_version(recipe, views)
+    old = ", ".join(changes.recipe_versions(views))
     downloads, _, _ = changes.source_changes(recipe, views, {}, unchanged=True)
     if not downloads:
         why = "no source that is downloaded has a hash"
@@ -159,11 +161,12 @@ def _unchanged_output_notes(views: Views, old: str) -> list[str]:
 
 def _refuse_unchanged_sources(recipe: RecipeText, unchanged: tuple[str, ...]) -> None:
     offset = recipe.text.find("\nsource:") + 1
+    version = version_expression(recipe.file)
     raise RecipeFault(
         "no source depends on the version",
         at=place_of_offset(recipe.file, recipe.text, offset),
         why=f"with the new version the sources are still {', '.join(unchanged)}",
-        hint="write {{ version }} in the URL or the revision, or change them and their hashes by hand",
+        hint=f"write {version} in the URL or the revision, or change them and their hashes by hand",
     )
 
 
@@ -243,11 +246,9 @@ def _respelled_sources(
 
     def moved_urls(literal: Literal, address: str) -> tuple[str, ...]:
         after = views_with_values(recipe, _with_addresses(plan.edits, {literal: address}))
-        for old, new in zip(before, after, strict=True):
-            if old is not None and new is not None and len(old.sources) == len(new.sources):
-                for one, other in zip(old.sources, new.sources, strict=True):
-                    if one.identity == download.source.identity != other.identity:
-                        return tuple(url for url in other.urls if url not in one.urls)
+        for old, new in paired_sources(before, after):
+            if old.identity == download.source.identity != new.identity:
+                return tuple(url for url in new.urls if url not in old.urls)
         return ()
 
     for literal in url_literals(plan.text):

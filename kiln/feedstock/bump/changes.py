@@ -21,6 +21,7 @@ from kiln.feedstock.bump.literals import (
     changed_value_positions,
     hash_values,
     line_numbers_text,
+    paired_sources,
     place_of_offset,
     placeholder_hashes,
     replace_literals,
@@ -181,13 +182,8 @@ def source_changes(
 
 def former_urls(before: Views, after: Views, downloads: Sequence[SourceDownload]) -> tuple[str, ...]:
     """Return the addresses that the first file of the downloads has before a bump; empty without one."""
-    first = next((download.source for download in downloads if download.source.urls), None)
-    for old, new in zip(before, after, strict=True):
-        if old is not None and new is not None and len(old.sources) == len(new.sources):
-            for one, other in zip(old.sources, new.sources, strict=True):
-                if first is not None and other.identity == first.identity:
-                    return one.urls
-    return ()
+    first = next((download.source.identity for download in downloads if download.source.urls), None)
+    return next((old.urls for old, new in paired_sources(before, after) if new.identity == first), ())
 
 
 def _sources_by_position(views: Views) -> Iterator[tuple[tuple[int, int], SourceView]]:
@@ -253,14 +249,25 @@ def require_valid_version(text: str) -> None:
     Raises:
         UsageError: the version is invalid; a hyphen is allowed, which recipes replace.
     """
-    if not _ARGUMENT.fullmatch(text) or not text[0].isdigit() or len(text) > patterns.MAX_LENGTH:
+    if not _is_valid_version(text):
         why = "a version begins with a digit, and has letters, digits, '.', '_', '+', '!' and '-'"
-        raise UsageError(f"invalid version {text!r}", why=why, hint="kiln bump 2.22.0")
+        bare = text.lstrip("vV")
+        hint = f"kiln bump {bare}" if _is_valid_version(bare) else "kiln bump --check shows upstream's newest version"
+        raise UsageError(f"invalid version {text!r}", why=why, hint=hint)
+
+
+def _is_valid_version(text: str) -> bool:
+    return bool(_ARGUMENT.fullmatch(text)) and text[0].isdigit() and len(text) <= patterns.MAX_LENGTH
+
+
+def recipe_versions(views: Views) -> list[str]:
+    """Return the versions of a recipe, of which it may have several: by platform, or by a key of its variants."""
+    return sorted({view.version for view in views if view is not None})
 
 
 def recipe_version(recipe: RecipeText, views: Views) -> str:
-    """Return the version of a recipe."""
-    versions = sorted({view.version for view in views if view is not None})
+    """Return the one version of a recipe."""
+    versions = recipe_versions(views)
     if not versions:
         raise recipe.fault or RecipeFault(
             "the recipe is valid at no config and on no platform", at=_place_of_literals(recipe)

@@ -259,6 +259,13 @@ def sources_of_views(views: Views) -> Iterator[SourceView]:
         yield from view.sources if view is not None else ()
 
 
+def paired_sources(before: Views, after: Views) -> Iterator[tuple[SourceView, SourceView]]:
+    """Yield the sources of a recipe before and after a change, at the variants where it has as many of them."""
+    for old, new in zip(before, after, strict=True):
+        if old is not None and new is not None and len(old.sources) == len(new.sources):
+            yield from zip(old.sources, new.sources, strict=True)
+
+
 def hash_values(source: SourceView) -> Iterator[str]:
     """Yield the hashes of a source, and the commit that its revision must be."""
     yield from (value for _, value in source.hashes)
@@ -297,6 +304,11 @@ class RecipeText(Protocol):
 
     def version_literals_in_urls(self, version: str) -> tuple[Literal, ...]:
         """Return where the URLs and revisions of the text write a version out."""
+
+
+def version_expression(file: str) -> str:
+    """Return how a recipe's file writes its version in a text."""
+    return "${{ version }}" if file.endswith("recipe.yaml") else "{{ version }}"
 
 
 def views_with_values(recipe: RecipeText, values: Mapping[Literal, str]) -> Views:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import configparser
 import lzma
 import re
-import sys
 import tarfile
 import zipfile
 import zlib
 from email.parser import HeaderParser
-from importlib import import_module
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -18,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from kiln.base.patterns import lazy_pattern
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, nested_value, toml_or_empty
 from kiln.conda.pypi import conda_spec
 
 if TYPE_CHECKING:
@@ -120,18 +118,11 @@ def _from_python(version: Any) -> Requirements:
 
 
 def _from_pyproject(text: str) -> Requirements:
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
-    try:
-        content = library.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    project = mapping_or_empty(content.get("project"))
-    build = mapping_or_empty(content.get("build-system")).get("requires")
-    runs = project.get("dependencies")
+    content = toml_or_empty(text)
     return {
-        **_from_texts("build", build if isinstance(build, list) else []),
-        **_from_texts("run", runs if isinstance(runs, list) else []),
-        **_from_python(project.get("requires-python")),
+        **_from_texts("build", list_or_empty(nested_value(content, "build-system", "requires"))),
+        **_from_texts("run", list_or_empty(nested_value(content, "project", "dependencies"))),
+        **_from_python(nested_value(content, "project", "requires-python")),
     }
 
 

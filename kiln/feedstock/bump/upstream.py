@@ -19,7 +19,7 @@ from kiln.conda import pypi
 from kiln.conda.pypi import project_of_url
 from kiln.conda.specs import Version
 from kiln.feedstock.bump.changes import COMMIT, SourceDownload
-from kiln.feedstock.bump.literals import Literal, place_of_offset
+from kiln.feedstock.bump.literals import Literal, place_of_offset, version_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -264,7 +264,7 @@ def new_pinned_commits(
     if unchanged and not (values or plan.downloads):
         at = place_of_offset(plan.file, plan.text, plan.pins[0].hashes[0][0].start)
         why = f"no tag of version {plan.old} is at the commit {plan.pins[0].source.revision}"
-        hint = "change the revision by hand, or write a tag with {{ version }}"
+        hint = f"change the revision by hand, or write a tag with {version_expression(plan.file)}"
         raise RecipeFault("no source depends on the version", at=at, why=why, hint=hint)
     return values, tuple(unchanged)
 
@@ -319,17 +319,10 @@ def respelled_addresses(address: str, archives: Iterable[str], version: str) -> 
 
 def source_archives_on_package_index(urls: Iterable[str], version: str, env: Mapping[str, str]) -> tuple[str, ...]:
     """Return the addresses of a version's source archives on pip's indexes, for the projects of other addresses."""
-    found: dict[str, None] = {}
-    projects = dict.fromkeys(filter(None, map(project_of_url, urls)))
-    for project in projects:
-        for index in pypi.configured_indexes(env):
-            with contextlib.suppress(http.HttpError):
-                found |= dict.fromkeys(
-                    file.url
-                    for file in pypi.project_files(project, index)
-                    if file.name.endswith(_ENDINGS) and version_pattern(version).split(file.name)[-1] in _ENDINGS
-                )
-    return tuple(found)
+    projects = tuple(dict.fromkeys(filter(None, map(project_of_url, urls))))
+    found = (file for file, _, _ in pypi.files_on_indexes(projects, pypi.configured_indexes(env) if projects else ()))
+    pattern = version_pattern(version)
+    return tuple(dict.fromkeys(file.url for file in found if pattern.split(file.name)[-1] in _ENDINGS))
 
 
 def hashes_of_downloads(
@@ -389,11 +382,7 @@ def _failures_by_reason(faults: Iterable[DownloadFailed]) -> list[DownloadFailed
 
 
 def _hashes_of_download(
-    download: SourceDownload,
-    folder: Path,
-    env: Mapping[str, str],
-    progress: Progress,
-    target: Path | None,
+    download: SourceDownload, folder: Path, env: Mapping[str, str], progress: Progress, target: Path | None
 ) -> tuple[Mapping[str, str], str]:
     """Return the hashes of a download by algorithm, and a note."""
     algorithms = tuple(dict.fromkeys(algorithm for _, algorithm in download.hashes))
@@ -436,9 +425,8 @@ def _urls_on_package_index(urls: tuple[str, ...], env: Mapping[str, str]) -> Ite
     """Yield where pip's indexes have the file of a source; an index never has two files of one name."""
     for url in urls:
         project, name = pypi.project_of_url(url), PurePosixPath(unquote(urlsplit(url).path)).name
-        for index in pypi.configured_indexes(env) if project else ():
-            with contextlib.suppress(http.HttpError):
-                yield from (file.url for file in pypi.project_files(project, index) if file.name == name)
+        found = pypi.files_on_indexes([project], pypi.configured_indexes(env)) if project else ()
+        yield from (file.url for file, _, _ in found if file.name == name)
 
 
 def _commit_of_revision(

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,9 @@ from kiln.feedstock.convert.recipe import RecipeConverter
 from kiln.feedstock.convert.sections import FeedstockFacts, SectionConverter
 from kiln.feedstock.convert.statements import expand_statements
 from kiln.feedstock.convert.tree import DictPart, ListPart, RecipePart, ScalarPart, UnconvertiblePart, recipe_tree
+from kiln.feedstock.lint import check as lint
+from kiln.feedstock.lint.model import RECIPE_YAML, LintedRecipe, Severity
+from kiln.feedstock.pinning import keys_without_value
 from kiln.recipe.feedstock import FORGE, Feedstock, is_v1
 from kiln.recipe.render import build_platform, evaluated_recipe
 from kiln.recipe.variants.files import Platform, load_variant_file
@@ -229,8 +233,21 @@ def convert(feedstock: Feedstock, pinning: Path | None = None, leave_out: Iterab
         text = limits.run_bounded(partial(recipe_yaml_text, meta, facts))
         proof = _prove_conversion(feedstock, text, forge, configs, old, pinning)
         if not proof.needed or rounds == _ROUNDS:
-            return Conversion(recipe=text, forge=forge, proof=proof)
+            notes = (*proof.notes, *limits.run_bounded(partial(_notes_on_new_lints, feedstock, text)))
+            return Conversion(recipe=text, forge=forge, proof=replace(proof, notes=notes))
         facts = replace(facts, hash_keys=facts.hash_keys | proof.needed)
+
+
+def _notes_on_new_lints(feedstock: Feedstock, text: str) -> list[str]:
+    """Return a note about each lint that the recipe.yaml has more often than meta.yaml."""
+    try:
+        before = lint.check(feedstock)
+        after = lint.check(feedstock, LintedRecipe.from_text(text, RECIPE_YAML))
+    except KilnError:  # which kiln lint reports
+        return []
+    lints = [message for message in after if message.severity is Severity.LINT]
+    known, found = Counter(message.id for message in before), Counter(message.id for message in lints)
+    return [f"a new lint of recipe.yaml is {each.id}: {each.text}" for each in lints if found[each.id] > known[each.id]]
 
 
 def write_conversion(feedstock: Feedstock, conversion: Conversion) -> None:
@@ -322,30 +339,46 @@ def _prove_conversion(
     pinning: Path | None,
 ) -> Proof:
     with tempfile.TemporaryDirectory(prefix="kiln-convert-") as folder:
-        candidate = _write_candidate_feedstock(feedstock, Path(folder), text, forge, configs)
+        candidate = _write_candidate_feedstock(feedstock, Path(folder), text, forge)
         try:
-            new = _packages_by_config(
-                configs,
-                lambda config: _rendered_packages(
-                    feedstock, candidate, config_file.read_config(candidate, config.name)
-                ),
-            )
+            new = _packages_of_candidate(feedstock, candidate, configs)
             proof = compare_packages(old, new)
-            if pinning is None:
+            if not proof.holds:
                 return proof
-            expanded = matrix.configs(candidate, pinning, {})
+            expand = _expansion(feedstock, configs, pinning)
+            if expand is None:
+                note = "not known which configs kiln rerender will make: kiln convert --check -e PINNING compares them"
+                return replace(proof, notes=(*proof.notes, note))
+            expanded = expand(candidate)
             if [config.name for config in expanded] == [config.name for config in configs]:
                 return proof
-            own = _packages_by_config(expanded, lambda config: _rendered_packages(feedstock, candidate, config))
-            return compare_matrices(proof, (configs, old), (expanded, own))
+            return compare_matrices(proof, new, _packages_of_candidate(feedstock, candidate, expanded))
         except KilnError as error:
             return _failed_rendering_proof(error, configs)
 
 
-def _write_candidate_feedstock(
-    feedstock: Feedstock, folder: Path, text: str, forge: str, configs: Sequence[BuildConfig]
-) -> Feedstock:
-    """Return a feedstock with the new recipe, and with the variant files and the configs of the old one."""
+def _expansion(
+    feedstock: Feedstock, configs: Sequence[BuildConfig], pinning: Path | None
+) -> Callable[[Feedstock], Sequence[BuildConfig]] | None:
+    """Return what expands a recipe as a rerender does; None if it would not expand the feedstock to the given configs.
+
+    In the place of a pinning that the feedstock needs, the configs give the values.
+    """
+    if pinning is not None:
+        return lambda candidate: matrix.configs(candidate, pinning, {})
+    expand: Callable[[Feedstock], Sequence[BuildConfig]] = matrix.configs
+    try:
+        if limits.run_bounded(lambda: keys_without_value(feedstock)):
+            expand = partial(matrix.configs_with_values_of, given=configs)
+        before = expand(feedstock)
+    except KilnError:
+        return None
+    found, given = ([config.platform for config in each] for each in (before, configs))
+    return expand if sorted(found) == sorted(given) else None
+
+
+def _write_candidate_feedstock(feedstock: Feedstock, folder: Path, text: str, forge: str) -> Feedstock:
+    """Return a feedstock with the new recipe, and with the variant files of the old one."""
     candidate = Feedstock(root=folder)
     candidate.recipe.mkdir()
     candidate.config_folder.mkdir()
@@ -356,15 +389,23 @@ def _write_candidate_feedstock(
     migrations = feedstock.config_folder / "migrations"
     if migrations.is_dir():
         shutil.copytree(migrations, candidate.config_folder / "migrations")
+    return candidate
+
+
+def _packages_of_candidate(
+    feedstock: Feedstock, candidate: Feedstock, configs: Sequence[BuildConfig]
+) -> dict[str, list[ComparablePackage]]:
+    """Return the packages of configs, which are read from files, as rattler-build does: numbers are no text then."""
     for config in configs:
         (candidate.config_folder / f"{config.name}.yaml").write_text(
             config_file.config_file_text(config), encoding="utf-8"
         )
-    return candidate
 
+    def rendered_packages(config: BuildConfig) -> list[ComparablePackage]:
+        as_read = config_file.read_config(candidate, config.name)
+        return packages_of_recipe_yaml(candidate, as_read, build_platform(feedstock, config.platform))
 
-def _rendered_packages(feedstock: Feedstock, candidate: Feedstock, config: BuildConfig) -> list[ComparablePackage]:
-    return packages_of_recipe_yaml(candidate, config, build_platform(feedstock, config.platform))
+    return _packages_by_config(configs, rendered_packages)
 
 
 def _failed_rendering_proof(error: KilnError, configs: Sequence[BuildConfig]) -> Proof:

@@ -16,15 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from kiln.feedstock.convert.packages import ComparablePackage
-    from kiln.recipe.feedstock import BuildConfig
 
     PackagePair = tuple[ComparablePackage, ComparablePackage]  # one of the old recipe, one of the new
 
     PackagesByConfig = Mapping[str, Sequence[ComparablePackage]]
-
-    Matrix = tuple[Sequence[BuildConfig], PackagesByConfig]
-
-    Packages = dict[tuple[str, str, str], tuple[str, str]]  # by what they are: config and name
 
 
 _MISSING = "nothing"
@@ -218,35 +213,28 @@ def _notes_on_format_differences(pairs: Sequence[PackagePair]) -> Iterator[str]:
         )
 
 
-def compare_matrices(proof: Proof, old: Matrix, new: Matrix) -> Proof:
-    """Return a proof with the comparison of all packages of both matrices, each at its own configs."""
-    before, after = _packages_by_content(old), _packages_by_content(new)
-    if before.keys() == after.keys():
-        note = f"the same packages come from {len(new[0])} configs instead of {len(old[0])}: kiln rerender"
+def compare_matrices(proof: Proof, given: PackagesByConfig, expanded: PackagesByConfig) -> Proof:
+    """Return a proof with the comparison of a recipe.yaml's builds at the given configs and at those it expands to."""
+    before, after = _builds(given), _builds(expanded)
+    lost, added = (sorted(one - other) for one, other in ((before, after), (after, before)))
+    if not (lost or added):
+        note = f"the same packages come from other configs, {len(expanded)} instead of {len(given)}: kiln rerender"
         return replace(proof, notes=(*proof.notes, note))
-    gone = [place for key, place in before.items() if key not in after]
-    added = [place for key, place in after.items() if key not in before]
     matrix = Difference(
         package="all packages",
-        what="packages of all configs",
-        old=_names_with_configs_as_text(gone),
-        new=_names_with_configs_as_text(added),
-        configs=tuple(dict.fromkeys(config for config, _ in gone)),
+        what="builds after kiln rerender",
+        old=f"{len(lost)} of {len(before)}: {', '.join(lost)}" if lost else _MISSING,
+        new=f"{len(added)} of {len(after)}: {', '.join(added)}" if added else _MISSING,
+        configs=(),
     )
-    return replace(proof, differences=(*proof.differences, matrix))
+    note = "a key divides a recipe.yaml into configs only where all packages use it, and a config has one image"
+    return replace(proof, differences=(*proof.differences, matrix), notes=(*proof.notes, note))
 
 
-def _packages_by_content(matrix: Matrix) -> Packages:
-    configs, facts = matrix
+def _builds(packages: PackagesByConfig) -> set[str]:
+    """Return the builds; several configs may have the same."""
     return {
-        (config.platform, package.masked_build_string, f"{package.name} {sorted(package.values.items())}"): (
-            config.name,
-            package.name,
-        )
-        for config in configs
-        for package in facts[config.name]
+        f"{package.values.get('subdir')}/{package.name} {package.values.get('package/version')} {package.build_string}"
+        for of_config in packages.values()
+        for package in of_config
     }
-
-
-def _names_with_configs_as_text(places: Sequence[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} ({config})" for config, name in places) or _MISSING

@@ -8,13 +8,11 @@ from __future__ import annotations
 import configparser
 import contextlib
 import re
-import sys
 import tarfile
 import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import cache
-from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 from kiln.base import files, limits
 from kiln.base.errors import UnsafeTemplate
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty, nested_value, toml_or_empty
 from kiln.conda.pypi import conda_spec
 
 if TYPE_CHECKING:
@@ -136,12 +134,11 @@ class _Source:
 
     def __init__(self, paths: list[PurePosixPath], texts: Mapping[str, str]) -> None:
         self.paths, self.texts = paths, texts
-        self.project = _parse_toml_or_empty(texts.get("pyproject.toml", ""))
+        self.project = toml_or_empty(texts.get("pyproject.toml", ""))
         self.metadata: RawMetadata = {}
         with contextlib.suppress(ValueError, UnicodeError):
             self.metadata, _ = parse_email(texts.get("PKG-INFO", ""))
-        self.requires = [str(text) for text in _list(_table(self.project, "build-system").get("requires"))]
-        self.backend = str(_table(self.project, "build-system").get("build-backend", "")).partition(":")[0]
+        self.requires = [str(text) for text in list_or_empty(nested_value(self.project, "build-system", "requires"))]
 
     def facts(self) -> SdistFacts:
         specs = list(dict.fromkeys(_conda_specs(self.requires))) or list(_SETUPTOOLS)
@@ -157,7 +154,7 @@ class _Source:
             license=self._license(),
             modules=self._modules(),
             python=_valid_bound(
-                self.metadata.get("requires_python") or _table(self.project, "project").get("requires-python")
+                self.metadata.get("requires_python") or nested_value(self.project, "project", "requires-python")
             ),
             summary=self.metadata.get("summary", ""),
             urls=self._urls(),
@@ -239,9 +236,9 @@ class _Source:
         there = {str(path) for path in self.paths}
         name = str(self.metadata.get("name", ""))
         own = canonicalize_name(name).replace("-", "_")
-        flit = str(_table(self.project, "tool", "flit", "module").get("name", ""))
-        maturin = str(_table(self.project, "tool", "maturin").get("module-name", ""))
-        crate = _table(_parse_toml_or_empty(self.texts.get("Cargo.toml", "")), "lib").get("name", "")
+        flit = str(nested_value(self.project, "tool", "flit", "module", "name") or "")
+        maturin = str(nested_value(self.project, "tool", "maturin", "module-name") or "")
+        crate = nested_value(toml_or_empty(self.texts.get("Cargo.toml", "")), "lib", "name")
         for text in (flit, maturin.partition(".")[0]):
             if re.fullmatch(r"[A-Za-z_][\w.]*", text, re.ASCII):
                 return (text,)
@@ -295,7 +292,7 @@ class _Source:
     def _test_requirements(self) -> tuple[str, ...]:
         for group in _TEST_GROUPS:
             extra = [text for text in self.metadata.get("requires_dist", ()) if _is_of_extra(text, group)]
-            listed = _list(_table(self.project, "dependency-groups").get(group))
+            listed = list_or_empty(nested_value(self.project, "dependency-groups", group))
             texts = extra or [text for text in listed if isinstance(text, str)]
             if texts:
                 own = canonicalize_name(str(self.metadata.get("name", "")))
@@ -310,23 +307,8 @@ def classifier_licenses() -> dict[str, str]:
     return {row["classifier"]: row["spdx"] for row in files.csv_rows(Path(__file__).with_name("licenses.csv"))}
 
 
-def _parse_toml_or_empty(text: str) -> dict[str, Any]:
-    library = import_module("tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli")
-    try:
-        value: dict[str, Any] = library.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return value
-
-
 def _table(value: Any, *keys: str) -> Mapping[str, Any]:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return mapping_or_empty(value)
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    return mapping_or_empty(nested_value(value, *keys))
 
 
 def _conda_specs(texts: Iterable[str], *, extra: str = "") -> Iterator[str]:

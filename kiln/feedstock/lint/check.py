@@ -83,7 +83,7 @@ RULES: tuple[Rule, ...] = (
     *conda_forge.CONDA_FORGE_YML_RULES,
     *conda_forge.CONDA_FORGE_RULES,
 )
-# With two recipes it is unclear which one counts, and nothing is known about the keys of another format.
+# The recipe that is linted may not be the one that is read; and nothing is known about the keys of another format.
 _STOPS = (sections.second_recipe_file, sections.unknown_schema_version)
 
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kiln.base import files
 from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty, nested_value
 from kiln.base.yaml import read_text
 from kiln.feedstock import settings
 from kiln.feedstock.lint import python
 from kiln.feedstock.lint.metadata import feedstock_name
 from kiln.feedstock.lint.model import SETTINGS, LintedFeedstock, Problem, hint_rule, lint_rule
-from kiln.feedstock.lint.reading import list_or_empty, outermost_keys_of_file, repeated_keys
+from kiln.feedstock.lint.reading import outermost_keys_of_file, repeated_keys
 from kiln.feedstock.lint.requirements import spec_fields
 
 if TYPE_CHECKING:
@@ -255,10 +255,8 @@ def overridden_pins(subject: LintedFeedstock) -> Iterator[Problem]:
 
 def replaced_azure_variables(subject: LintedFeedstock) -> Iterator[Problem]:
     """Yield variables of Azure that settings replace."""
-    azure = mapping_or_empty(subject.settings.get("azure"))
     for system in ("linux", "osx", "win"):
-        variables = mapping_or_empty(mapping_or_empty(azure.get(f"settings_{system}")).get("variables"))
-        for name in variables:
+        for name in mapping_or_empty(nested_value(subject.settings, "azure", f"settings_{system}", "variables")):
             if name in _REPLACED:
                 at = subject.setting_place("azure", f"settings_{system}", "variables", str(name))
                 yield Problem(text=f"the variable {name} is deprecated", at=at, cure=f"use {_REPLACED[name]}")

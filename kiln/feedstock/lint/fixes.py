@@ -13,9 +13,10 @@ from kiln.feedstock.lint.check import check
 from kiln.feedstock.lint.metadata import LicenseExpression, spdx_identifiers
 from kiln.feedstock.lint.model import LintedRecipe, recipe_files
 from kiln.feedstock.lint.reading import typed_scalar
-from kiln.feedstock.lint.requirements import has_separated_fields
+from kiln.feedstock.lint.requirements import spec_in_words
 from kiln.feedstock.lint.sections import REQUIREMENTS_ORDER, expected_section_order
 from kiln.feedstock.lint.texts import EXPRESSIONS, FORMER_INDEX, INDEX, SELECTOR
+from kiln.recipe.template.selectors import lines_with_selectors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +29,6 @@ _SET = re.compile(r"(\s*)\{%\s*set\s+(\w+(?:,\w+)*)\s*=\s*(\S+?)\s*([-+]?)%\}(.*
 _BRACKET = re.compile(r"(#\s*\[)([^\[\]]+)(\])")
 _OLD_PYTHON = re.compile(r"\bpy(\d{2,3})\b")
 _ITEM = re.compile(r"(?P<before>\s*(?:- )+\s*)(?P<quote>['\"]?)(?P<spec>[^'\"#]+?)(?P=quote)(?P<after>\s*(?:\s#.*)?)")
-_BOUND = r"(?:[<>=!~]=|[<>=])\s*[\w.*+!]+"
-_BOUNDED = re.compile(rf"([\w.-]+)\s*({_BOUND}(?:\s*[,|]\s*{_BOUND})*)")
-# A name, a version and a build; that of name=1.2=0 is 1.2 for conda, and 1.2.* in conda-smithy's advice.
-_WITH_BUILD = re.compile(r"([\w.-]+)(?:\s+|\s*==\s*)([\w.*+!]+)=([\w.*]+)")
-_KEYWORDS = re.compile(
-    r"([\w.-]+)\s*\[version=(['\"]?)([^'\"\],]+(?:,[^'\"\]=]+)*)\2(?:,\s*build=(['\"]?)([^'\"\],]+)\4)?\]"
-)
 _KEYWORD_ITEM = re.compile(
     r"(?P<before>\s*(?:- )+\s*)(?P<quote>['\"]?)(?P<spec>[\w.-]+\[.*\])(?P=quote)(?P<after>\s*(?:\s#.*)?)"
 )
@@ -65,14 +59,25 @@ def spaced_expressions(line: str, version: int) -> str:
 
 
 def tidy_selector(line: str, _: int) -> str:
-    """Write a selector in a comment as ``  # [selector]``; more than two spaces, which align selectors, stay."""
+    """Write a selector in a comment as ``  # [selector]``; more than two spaces, which align selectors, stay.
+
+    A comment before the selector moves behind it, unless conda-build would read another selector then.
+    """
     match = SELECTOR.match(line)
     if not match or not match["sign"]:
         return line
     text = match["text"].rstrip()
     space = line[len(text) : match.start("sign")]
-    end = match.end("expression") + 1
-    return f"{text}{space if len(space) > 2 else '  '}# [{match['expression'].strip()}]{line[end:]}"
+    comment = match["sign"].strip("# \t")
+    behind = f" {comment}" if comment else ""
+    rest = line[match.end("expression") + 1 :]
+    tidied = f"{text}{space if len(space) > 2 else '  '}# [{match['expression'].strip()}]{behind}{rest}"
+    return tidied if not comment or _selection(tidied) == _selection(line) else line
+
+
+def _selection(text: str) -> list[tuple[str, str]]:
+    """Return what conda-build reads of each line: its text, and its selector, if any."""
+    return [(line.text, (line.selector or "").strip()) for line in lines_with_selectors(text)]
 
 
 def modern_python_selector(line: str, _: int) -> str:
@@ -89,21 +94,10 @@ def tidy_jinja_set(line: str, _: int) -> str:
 def spec_with_separated_fields(line: str, _: int) -> str:
     """Write a requirement as name, space, bounds without spaces; or as name, version and build."""
     item = _ITEM.fullmatch(line) or _KEYWORD_ITEM.fullmatch(line)
-    spec = _separated_fields(item["spec"]) if item else ""
-    if not item or not spec or not has_separated_fields(spec):
+    spec = spec_in_words(item["spec"]) if item else ""
+    if not item or not spec:
         return line
     return f"{item['before']}{item['quote']}{spec}{item['quote']}{item['after']}"
-
-
-def _separated_fields(spec: str) -> str:
-    """Return a spec in words; empty when it has none of the forms that mean one thing."""
-    if bounded := _BOUNDED.fullmatch(spec):
-        return f"{bounded[1]} {''.join(bounded[2].split())}"
-    if exact := _WITH_BUILD.fullmatch(spec):
-        return " ".join(exact.groups())
-    if keywords := _KEYWORDS.fullmatch(spec):
-        return " ".join(filter(None, (keywords[1], "".join(keywords[3].split()), keywords[5])))
-    return ""
 
 
 def abi3_as_boolean(line: str, _: int) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import FeedstockNotFound, MalformedYaml, RecipeFault, TemplateFault, UnsafeTemplate
 from kiln.base.patterns import lazy_pattern
 from kiln.base.position import Place
-from kiln.base.serialization import mapping_or_empty, mappings_in_list
+from kiln.base.serialization import list_or_empty, mapping_or_empty, mappings_in_list
 from kiln.base.yaml import PlacedText, place_of_key_path, read_text
 from kiln.feedstock.lint import reading
 from kiln.feedstock.lint.reading import (
@@ -18,7 +18,6 @@ from kiln.feedstock.lint.reading import (
     branch_texts,
     first_placed_text,
     key_with_place,
-    list_or_empty,
     outermost_keys_of_file,
     read_values,
     repeated_keys,

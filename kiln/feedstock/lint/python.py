@@ -7,18 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.base.patterns import lazy_pattern
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty
 from kiln.base.yaml import place_of_key_path, read_text
 from kiln.conda.specs import version_or_none
 from kiln.feedstock.lint.model import VARIANT_FILES, LintedFeedstock, Problem, hint_rule, lint_rule
-from kiln.feedstock.lint.reading import (
-    PYTHON_MIN,
-    branch_items,
-    branch_texts,
-    list_or_empty,
-    read_values,
-    texts_in_list,
-)
+from kiln.feedstock.lint.reading import PYTHON_MIN, branch_items, branch_texts, read_values, texts_in_list
 from kiln.feedstock.lint.requirements import is_version_independent
 from kiln.recipe.template.expression import ExpressionError, evaluate_expression
 from kiln.recipe.variants.files import as_list

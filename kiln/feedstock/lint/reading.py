@@ -11,7 +11,7 @@ import jinja2
 from kiln.base.errors import KilnError
 from kiln.base.limits import errors
 from kiln.base.patterns import lazy_pattern
-from kiln.base.serialization import mapping_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty
 from kiln.base.yaml import NULLS, SPELLINGS_OF_TRUTH, PlacedText, ScalarInterpretation, parse_document, read_text
 from kiln.recipe.template.jinja import StepLimitedEnvironment, Template
 from kiln.recipe.template.selectors import SelectedText
@@ -78,11 +78,6 @@ def typed_scalar(node: PlacedText) -> Any:
         # Python refuses to read very long numbers; no rule needs their value.
         return int(node.replace("_", ""), base) if len(node) < 100 else str(node)
     return node
-
-
-def list_or_empty(value: Any) -> list[Any]:
-    """Return a value if it is a list, else an empty list."""
-    return value if isinstance(value, list) else []
 
 
 def texts_in_list(value: Any) -> list[str]:

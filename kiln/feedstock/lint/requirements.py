@@ -8,17 +8,10 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kiln.base.patterns import lazy_pattern
-from kiln.base.serialization import mapping_or_empty, mappings_in_list
+from kiln.base.serialization import list_or_empty, mapping_or_empty, mappings_in_list
 from kiln.conda.specs import version_or_none
 from kiln.feedstock.lint.model import Problem, hint_rule, lint_rule
-from kiln.feedstock.lint.reading import (
-    COMPATIBLE_PIN,
-    COMPILER,
-    SUBPACKAGE_PIN,
-    branch_texts,
-    list_or_empty,
-    texts_in_list,
-)
+from kiln.feedstock.lint.reading import COMPATIBLE_PIN, COMPILER, SUBPACKAGE_PIN, branch_texts, texts_in_list
 from kiln.feedstock.lint.texts import LOGIC, PLATFORMS, first_disallowed_selector
 
 if TYPE_CHECKING:
@@ -34,6 +27,13 @@ _NAME = lazy_pattern(r"([^ =<>!~]+)([><!=~ ].+)?")
 _VALID_NAME = lazy_pattern(r"(?:__[a-z0-9]|(?:[a-z0-9]|[a-z0-9_](?!_)))[._-]?(?:[a-z0-9]+(?:\.|-|_|$))*$")
 _VERSION_BUILD = lazy_pattern(r"(.+?[^><!,|]?)(?:(?<![=!|,<>~])[ =]([^-=,|<>~]+?))?$")
 _RELATION = lazy_pattern(r"(=|==|!=|<=|>=|<|>|~=)(?![=<>!~])(\S+)$")
+_BOUND = r"(?:[<>=!~]=|[<>=])\s*[\w.*+!]+"
+_BOUNDED = lazy_pattern(rf"(?P<name>[\w.-]+)\s*(?P<version>{_BOUND}(?:\s*[,|]\s*{_BOUND})*)(?:\s+(?P<build>[\w.*]+))?")
+_WITH_BUILD = lazy_pattern(r"(?P<name>[\w.-]+)(?:\s+|\s*==\s*|=(?=\*=))(?P<version>[\w.*+!]+)=(?P<build>[\w.*]+)")
+_KEYWORDS = lazy_pattern(
+    r"(?P<name>[\w.-]+)\s*\[version=(['\"]?)(?P<version>[^'\"\],]+(?:,[^'\"\]=]+)*)\2"
+    r"(?:,\s*build=(['\"]?)(?P<build>[^'\"\],]+)\4)?\]"
+)
 _ARCHIVES = (".conda", ".tar.bz2")
 _OTHER_KEYS = frozenset(
     ["build_number", "channel", "subdir", "fn", "url", "md5", "sha256", "license", "license_family", "track_features",
@@ -61,6 +61,17 @@ def has_separated_fields(spec: str) -> bool:
         return True
     count = len(spec.split())
     return 0 < count <= 3 and match_spec_strictness(spec) == count
+
+
+def spec_in_words(spec: str) -> str:
+    """Return a spec as name, version and build in single words; empty when it may mean more than one thing.
+
+    The build of name=1.2=0 is that of 1.2 for conda, and that of 1.2.* in conda-smithy's advice.
+    """
+    forms = (_BOUNDED.fullmatch(spec), _WITH_BUILD.fullmatch(spec), _KEYWORDS.fullmatch(spec))
+    name, version, build = next((match.group("name", "version", "build") for match in forms if match), ("", "", None))
+    words = " ".join(filter(None, (name, "".join(version.split()), build)))
+    return words if has_separated_fields(words) else ""
 
 
 def match_spec_strictness(spec: str) -> int | None:
@@ -180,8 +191,7 @@ def space_after_operator(subject: LintedFeedstock) -> Iterator[Problem]:
     for section, spec, words in _specs_without_jinja(subject.recipe):
         if len(words) > 2 and words[1] in OPERATORS:
             text = f"requirements/{section}: {str(spec)!r} has a space after {words[1]!r}"
-            cure = f"write {words[0]} {''.join(words[1:])}"
-            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=cure)
+            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=_cure_in_words(words))
 
 
 def no_space_before_operator(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -189,11 +199,14 @@ def no_space_before_operator(subject: LintedFeedstock) -> Iterator[Problem]:
     for section, spec, words in _specs_without_jinja(subject.recipe):
         if len(words) > 2 and words[1] in OPERATORS:
             continue
-        start = min((at for sign in "><=" if (at := words[0].find(sign)) >= 0), default=-1)
-        if start >= 0:
-            name, pin = words[0][:start], words[0][start:] + "".join(words[1:])
+        if any(sign in words[0] for sign in "><="):
             text = f"requirements/{section}: {str(spec)!r} has no space after the name"
-            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=f"write {name} {pin}")
+            yield Problem(text=text, at=subject.recipe.place_of(spec), cure=_cure_in_words(words))
+
+
+def _cure_in_words(words: list[str]) -> str:
+    spec = spec_in_words(" ".join(words))
+    return f"write {spec}" if spec else ""
 
 
 def specs_without_separated_fields(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -428,6 +441,7 @@ def _may_be_noarch(recipe: LintedRecipe) -> bool:
 
 
 _STDLIB = "add stdlib('c') to requirements/build of each output that uses a compiler"
+_WORDS = "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*"
 _DIRECT = "add stdlib('c') to requirements/build, and set c_stdlib_version in the variant file"
 
 RULES = (
@@ -441,8 +455,8 @@ RULES = (
         partial(deprecated_requirement, name="toolchain", text="the package toolchain is deprecated"),
         "write {{ compiler('c') }} and the like",
     ),
-    lint_rule("R-021", space_after_operator, "remove the space", fixable=True),
-    lint_rule("R-022", no_space_before_operator, "add a space", fixable=True),
+    lint_rule("R-021", space_after_operator, _WORDS, fixable=True),
+    lint_rule("R-022", no_space_before_operator, _WORDS, fixable=True),
     lint_rule("R-023", language_missing_in_run, "add it to requirements/run"),
     lint_rule("R-024", pinned_language, "remove the version"),
     lint_rule("R-026", missing_python_bound, "write python >={{ python_min }}"),
@@ -464,10 +478,5 @@ RULES = (
     lint_rule("R-035", direct_macos_constraint, _DIRECT, skip="lint_stdlib"),
     lint_rule("R1-002", conditions_in_noarch_recipe, "remove noarch:, or the condition", skip="lint_noarch_selectors"),
     hint_rule("R-041", possible_noarch_package, "write noarch: python in the build section", others=True),
-    hint_rule(
-        "R-048",
-        specs_without_separated_fields,
-        "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*",
-        fixable=True,
-    ),
+    hint_rule("R-048", specs_without_separated_fields, _WORDS, fixable=True),
 )

@@ -6,10 +6,20 @@ from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import did_you_mean
 from kiln.base.position import Place
-from kiln.base.serialization import mapping_or_empty
-from kiln.feedstock.lint.model import META, VARIANT_FILES, LintedFeedstock, LintedRecipe, Problem, hint_rule, lint_rule
-from kiln.feedstock.lint.reading import branch_items, list_or_empty
+from kiln.base.serialization import list_or_empty, mapping_or_empty
+from kiln.feedstock.lint.model import (
+    META,
+    RECIPE_YAML,
+    VARIANT_FILES,
+    LintedFeedstock,
+    LintedRecipe,
+    Problem,
+    hint_rule,
+    lint_rule,
+)
+from kiln.feedstock.lint.reading import branch_items
 from kiln.feedstock.lint.texts import FORMER_INDEX, INDEX
+from kiln.recipe.feedstock import is_v1
 from kiln.recipe.v0.validity import recipe_keys
 from kiln.recipe.v1.expressions import MalformedExpression, compile_template
 from kiln.recipe.v1.recipe import malformed_conditions, templates_outside_scripts
@@ -21,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
+_V1_TOOL = "conda_build_tool: rattler-build"
 _RECIPE_SECTIONS = ("context", "package", "recipe", "build", "requirements", "about", "extra", "cache")
 _RECIPE_LISTS = ("outputs", "tests")
 _OUTPUT_SECTIONS = ("build", "about")
@@ -169,9 +180,12 @@ _TEST_SCRIPTS = (".bat", ".sh")
 
 
 def second_recipe_file(subject: LintedFeedstock) -> Iterator[Problem]:
-    """Yield a second recipe next to the recipe.yaml."""
-    if subject.recipe.version and subject.feedstock.meta.exists():
-        yield Problem(text="the recipe has both recipe.yaml and meta.yaml", at=Place(file=META))
+    """Yield the recipe that is not read, of a meta.yaml and a recipe.yaml."""
+    if subject.recipe.version and subject.feedstock.recipe_v1.exists() and subject.feedstock.meta.exists():
+        reads_v1 = is_v1(subject.feedstock)
+        unread = META if reads_v1 else RECIPE_YAML
+        text = f"{unread} is not read, since conda-forge.yml {'says' if reads_v1 else 'does not say'} {_V1_TOOL}"
+        yield Problem(text=text, at=Place(file=unread))
 
 
 def unknown_schema_version(subject: LintedFeedstock) -> Iterator[Problem]:
@@ -326,9 +340,7 @@ def _float_problems(subject: LintedFeedstock, value: Any, path: str, near: Any) 
 
 
 SECTION_RULES = (
-    lint_rule(
-        "R-051", second_recipe_file, "remove the file that is not used; kiln and conda-smithy read recipe.yaml first"
-    ),
+    lint_rule("R-051", second_recipe_file, "remove it, or correct the setting"),
     lint_rule("schema", unknown_schema_version, "write schema_version: 1"),
     lint_rule("schema", misshapen_sections, "fill the section, or remove it"),
     lint_rule("R-000", unknown_sections, "remove the section, or correct its name"),

@@ -210,6 +210,10 @@ class ServerTarget:
         """Return the hashes in the channel's index."""
         return self.client.indexed_hashes(self.channel)
 
+    def damaged_paths(self) -> frozenset[str]:
+        """Return nothing: a server keeps its files itself."""
+        return frozenset()
+
     def channel_url(self) -> str:
         """Return the URL at which clients read the channel."""
         return self.server.channel_url(self.channel)
@@ -343,9 +347,7 @@ class ServerTarget:
 
     def _wait_until_indexed(self, entries: Sequence[IndexEntry], channel: str) -> None:
         self.client.wait_for_index(
-            channel,
-            lambda listed: not _missing_from_index(entries, listed, channel),
-            "does not list uploaded packages",
+            channel, lambda listed: not _missing_from_index(entries, listed, channel), "does not list uploaded packages"
         )
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from kiln.base import files as base_files
 from kiln.base.errors import SystemFault
 from kiln.base.patterns import existing_subdirs
-from kiln.base.system import files
 from kiln.conda.index import PACKAGES, SHARDS
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ class FolderStore:
     changes_stepwise: ClassVar[bool] = False
 
     root: Path
-    hashes: dict[str, tuple[tuple[int, ...], str]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def name(self) -> str:
@@ -76,29 +74,19 @@ class FolderStore:
         return True
 
     def has_file_with_hash(self, path: str, sha256: str) -> bool:
-        """Return whether a file has this content; it is read for that, unless it is unchanged since it was stored."""
+        """Return whether a file has this content; it is read for that."""
         place = self.root / path
-        if not place.is_file():
-            return False
-        stamp, known_hash = self.hashes.get(path, (None, ""))
-        if stamp != files.file_content_stamp(place):
-            known_hash = base_files.sha256(place)
-        return known_hash == sha256
+        return place.is_file() and base_files.sha256(place) == sha256
 
-    def store_package(self, file: Path, path: str, sha256: str) -> None:
-        """Link a file, or copy it from another file system; a copy is read again."""
-        place = self.safe_write_path(path)
-        base_files.link_or_copy(file, place)
-        if place.samefile(file):
-            self.hashes[path] = (files.file_content_stamp(place), sha256)
+    def store_package(self, file: Path, path: str, sha256: str) -> None:  # noqa: ARG002 - of buckets
+        """Copy a file: a link would change with what was built, and with every other channel that has it."""
+        base_files.copy(file, self.safe_write_path(path))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file."""
         place = self.safe_write_path(target)
         place.parent.mkdir(parents=True, exist_ok=True)
         self.safe_write_path(source).replace(place)
-        if source in self.hashes:
-            self.hashes[target] = self.hashes.pop(source)
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder."""

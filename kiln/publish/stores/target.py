@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kiln.base.errors import BrokenPackage, HashMismatch, ProvenanceBroken, UsageError, did_you_mean
 from kiln.conda import index_files
-from kiln.conda.index import CHANNELDATA, STALE, IndexEntry, SubdirIndex
-from kiln.conda.index_files import read_packages_only, read_whole_index, render_index_files
+from kiln.conda.index import (
+    CHANNELDATA,
+    PATCHABLE,
+    STALE,
+    IndexEntry,
+    SubdirIndex,
+    invalid_dependency,
+    reason_not_readable,
+)
+from kiln.conda.index_files import read_packages_only, read_whole_index, render_index_files, without_unreadable_files
 from kiln.conda.provenance import bundles
 from kiln.publish import attestations
 from kiln.publish.model import Journal, JournalFile, PublicationPhase, sorted_and_split_by_subdir, subdirs_with_defaults
@@ -42,37 +51,63 @@ def yank_packages(target: StoreTarget, names: Sequence[str], *, delete: bool = F
 
 
 def patch_record(target: StoreTarget, name: str, fields: Mapping[str, Any]) -> str:
-    """Replace fields of a package's record in the index, and return its path; the file is not changed."""
-    if bundles.SIDECAR_FIELD in fields:
-        raise UsageError(
-            f"{bundles.SIDECAR_FIELD} is not patched", hint="--reindex sets it from the files of attestations"
-        )
+    """Replace fields of a package's record in the index, and return its path; the file is not changed.
+
+    Raises:
+        UsageError: a field is not patched, the package was deleted, or no client could read the record.
+    """
+    for field in fields:
+        if field == bundles.SIDECAR_FIELD:
+            raise UsageError(f"{field} is not patched", hint="--reindex sets it from the files of attestations")
+        if field not in PATCHABLE:
+            known = ", ".join(sorted(PATCHABLE))
+            raise UsageError(f"{field!r} is not patched", hint=did_you_mean(field, PATCHABLE) or f"one of {known}")
     with _locked_channel_index(target) as index:
         path = index.find_package_path(name)
         name_of_subdir, _, file = path.partition("/")
-        index.edit_subdirs(
-            lambda subdir: subdir.with_patched_record(file, fields) if subdir.name == name_of_subdir else subdir
-        )
+        if file not in index.subdir_packages(name_of_subdir).records:
+            raise UsageError(f"{path} was deleted: it has no record")
+
+        def patched(subdir: SubdirIndex) -> SubdirIndex:
+            if subdir.name != name_of_subdir:
+                return subdir
+            changed = subdir.with_patched_record(file, fields)
+            record = changed.patched_record(file)
+            if why := reason_not_readable(record) or invalid_dependency(record.records()[file]):
+                raise UsageError(f"no client could read {path} with this patch", why=why)
+            return changed
+
+        index.edit_subdirs(patched)
     return path
 
 
-def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> tuple[int, tuple[BrokenPackage, ...]]:
-    """Index the files in the channel; only those that the index does not have are read.
+def reindex_channel(
+    target: StoreTarget, read: Callable[[str], IndexEntry], note: Callable[[str], None] = lambda _: None
+) -> tuple[int, tuple[BrokenPackage, ...]]:
+    """Index the files in the channel; only those are read as packages whose hash the index does not have.
 
     Returns how many packages were read, and the errors of those that the index leaves out: a record of a file that no
-    client could install would only mislead solvers. New files of attestations are taken into the index, too.
+    client could install would only mislead solvers. New files of attestations are taken into the index, too. Files of
+    the index, or records, that cannot be read are written anew; ``note`` gets their names.
     """
-    with _locked_channel_index(target) as index:
+    unreadable: set[str] = set()
+    with _locked_channel_index(target, unreadable) as index:
         subdirs = index.subdir_indexes()
         files = {name: target.store.package_sizes(name) for name in subdirs}
         removed = {
             f"{name}/{file}" for name in subdirs for file in subdirs[name].files_next_to_index - files[name].keys()
         }
-        unknown = [
-            f"{name}/{file}"
+        hashes_in_index = {
+            f"{name}/{file}": str(subdirs[name].records.get(file, {}).get("sha256", ""))
             for name in subdirs
-            for file, size in files[name].items()
-            if file.endswith(".conda") and subdirs[name].records.get(file, {}).get("size") != size
+            for file in files[name]
+        }
+        malformed = {f"{name}/{file}" for name, subdir in subdirs.items() for file in subdir.unreadable_files()}
+        unknown = [
+            path
+            for path, sha256 in hashes_in_index.items()
+            if path in malformed
+            or ((sha256 or path.endswith(".conda")) and not target.store.has_file_with_hash(path, sha256))
         ]
         entries, broken = _read_index_entries(unknown, read)
         entries = [attestations.adopt_existing_sidecar(target.store, entry) for entry in entries]
@@ -81,10 +116,16 @@ def reindex_channel(target: StoreTarget, read: Callable[[str], IndexEntry]) -> t
 
         def reindexed_subdir(subdir: SubdirIndex) -> SubdirIndex:
             missing = {path.partition("/")[2] for path in removed if path.startswith(f"{subdir.name}/")}
-            changed = subdir.without_packages(missing - subdir.removed_files).with_packages(entries)
+            forgotten = {path.partition("/")[2] for path in malformed if path.startswith(f"{subdir.name}/")}
+            kept = subdir.without_packages(missing - subdir.removed_files).without_patches(forgotten)
+            changed = kept.with_packages(entries)
             return changed.with_field_of_records_set(bundles.SIDECAR_FIELD, hashes.get(subdir.name, {}))
 
         index.edit_subdirs(reindexed_subdir)
+    for path in sorted(malformed):
+        note(f"{path} had a record that no client could read: it was made anew, without patches of it")
+    for path in sorted(unreadable):
+        note(f"{path} could not be read: it was made anew from the rest of the index and the .conda files")
     return len(entries), (*broken.values(), *invalid)
 
 
@@ -110,11 +151,11 @@ def _adopt_new_sidecars(
 
 
 @contextlib.contextmanager
-def _locked_channel_index(target: StoreTarget) -> Iterator[ChannelIndex]:
+def _locked_channel_index(target: StoreTarget, unreadable: set[str] | None = None) -> Iterator[ChannelIndex]:
     """Hold the channel while no publication is under way."""
     with target.exclusive_lock():
         target.journal.require_no_pending_publication()
-        yield target.channel_index
+        yield dataclasses.replace(target.channel_index, unreadable=unreadable)
 
 
 def _read_index_entries(
@@ -139,9 +180,11 @@ class ChannelIndex:
     """The index of the channel in a store.
 
     Readers follow the index. Packages come before it and go after it, so that readers never find fewer than it lists.
+    With ``unreadable``, files of the index that cannot be read count as missing, and that set gets their paths.
     """
 
     store: Store
+    unreadable: set[str] | None = None
 
     def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the packages by path, an empty one for a package that was deleted."""
@@ -211,7 +254,10 @@ class ChannelIndex:
         ]
 
     def _subdir_file_reader(self, name: str) -> Callable[[str], bytes | None]:
-        return lambda file: self.store.read(f"{name}/{file}")
+        def read(file: str) -> bytes | None:
+            return self.store.read(f"{name}/{file}")
+
+        return read if self.unreadable is None else without_unreadable_files(name, read, self.unreadable)
 
 
 def _edited_subdir(
@@ -264,6 +310,16 @@ class StoreTarget:
     def package_hashes(self) -> dict[str, str]:
         """Return the hashes of the packages in the index."""
         return self.channel_index.package_hashes()
+
+    def damaged_paths(self) -> frozenset[str]:
+        """Return the packages that the index offers, and whose files are missing or have another size."""
+        result = set()
+        for subdir in map(self.channel_index.subdir_packages, self.channel_index.subdir_names()):
+            sizes = self.store.package_sizes(subdir.name)
+            for file in subdir.files_next_to_index - subdir.removed_files:
+                if file not in sizes or subdir.records[file].get("size", sizes[file]) != sizes[file]:
+                    result.add(f"{subdir.name}/{file}")
+        return frozenset(result)
 
     def exclusive_lock(self) -> AbstractContextManager[None]:
         """Hold the store."""

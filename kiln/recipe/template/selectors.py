@@ -184,7 +184,7 @@ def _report_unknown_name(name: str, line: SelectorLine, names: Namespace, at: Pl
     fault = SelectorFault(
         f"the selector [{line.selector}] uses the unknown name {name!r}",
         at=at,
-        why="it is not a platform name, a variant key or a setting, so it would silently count as False",
+        why="it is not a platform name, a variant key or a setting, so conda-build silently counts it as False",
         hint=did_you_mean(name, names.suggested_names()) or "define it in conda_build_config.yaml, or correct the name",
     )
     if names.doubts is None:

@@ -167,7 +167,7 @@ _NEVER_HASHED = ("python", "r_base", "perl", "lua")
 _BOOLEANS = dict.fromkeys(("y", "on", "true", "yes"), True) | dict.fromkeys(("n", "no", "false", "off"), False)
 _HASH = lazy_pattern(r"h[0-9a-f]{7}")
 # The languages in a build string: prefix, package names, number of version components.
-_LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
+LANGUAGES: tuple[tuple[str, tuple[str, ...], int], ...] = (
     ("np", ("numpy",), 2),
     ("py", ("python",), 2),
     ("pl", ("perl",), 3),
@@ -443,7 +443,7 @@ class Metadata:
         pinned_names = {spec_package_name(spec) for spec in pinned}
         run_names = {spec_package_name(spec) for spec in self.requirements.get("run", ())}
         parts: list[str] = []
-        for prefix, packages, places in _LANGUAGES:
+        for prefix, packages, places in LANGUAGES:
             for package in packages:
                 if package in run_names & pinned_names and (
                     package != "numpy" or self.package_text().has_numpy_in_build_string

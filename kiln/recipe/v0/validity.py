@@ -11,7 +11,7 @@ from kiln.base import files
 from kiln.base.errors import RecipeFault, did_you_mean
 from kiln.base.patterns import invalid_name_reason, lazy_pattern
 from kiln.base.position import Place
-from kiln.base.serialization import mapping_or_empty, mappings_in_list
+from kiln.base.serialization import list_or_empty, mapping_or_empty, mappings_in_list
 from kiln.conda import specs
 from kiln.recipe.v0.used_keys import SECTIONS, KeyPath, spec_package_name, unsupported_values
 
@@ -198,8 +198,7 @@ def _written_requirements(package: Metadata, values: Mapping[str, Any], section:
     entries = package.recipe.output_entries(values) if package.is_output else [values]
     own = next((entry for entry in entries if not package.is_output or entry.get("name") == package.name), {})
     requirements = own.get("requirements")
-    items = requirements.get(section) if isinstance(requirements, dict) else requirements
-    return items if isinstance(items, list) else []
+    return list_or_empty(requirements.get(section) if isinstance(requirements, dict) else requirements)
 
 
 def _place_of_item(package: Metadata, text: str) -> Place:
@@ -242,12 +241,24 @@ def value_faults(recipe: Recipe, packages: Sequence[Metadata]) -> tuple[KeyFault
                     key="requirements/host",
                     known=True,
                     what=f"{package.name} has the build string {package.build_string!r}",
-                    at=package.place_of_section("requirements"),
+                    at=_place_of_bound(package),
                     why="a requirement bounds the version that the build string names, which a solver chooses",
                     hint="require the package once, without a bound beside the variant's version",
                 )
             )
     return tuple(faults)
+
+
+def _place_of_bound(package: Metadata) -> Place:
+    """Return the place of the requirement that bounds a version in the build string."""
+    from kiln.recipe.v0.metadata import LANGUAGES
+
+    names = {name for _, packages, _ in LANGUAGES for name in packages}
+    for section in ("host", "build"):
+        for spec in package.requirements.get(section, ()):
+            if spec_package_name(spec) in names and _BOUND.search(spec):
+                return _place_of_item(package, spec)
+    return package.place_of_section("requirements")
 
 
 def ignored_test_warnings(packages: Sequence[Metadata]) -> Iterator[RecipeFault]:

@@ -76,17 +76,21 @@ def evaluate_scalar(
     except (InvalidOperation, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise TemplateFault(
-            f"{str(node)[:80]!r} cannot be evaluated", at=node_place(node), why=why, hint=_misspelling_hint(what, scope)
+            f"{str(node)[:80]!r} cannot be evaluated",
+            at=node_place(node),
+            why=why,
+            hint=_undefined_name_hint(node, what, scope),
         ) from error
 
 
-def _misspelling_hint(what: CompiledExpression, scope: VariantScope) -> str:
+def _undefined_name_hint(node: str, what: CompiledExpression, scope: VariantScope) -> str:
+    """Return a hint for a name without a value that a scalar has written out."""
     known = scope.known_names()
-    missing = sorted(what.names - known)
-    near = next(filter(None, (did_you_mean(name, known) for name in missing)), "")
-    if near or not missing:
-        return near
-    return f'give {missing[0]} a value in a variant file, or a default: {missing[0]} | default("")'
+    missing = sorted(name for name in what.names - known if name in node)
+    for name in missing:  # python_min is no misspelled python
+        if near := did_you_mean(name, [other for other in known if not name.startswith(f"{other}_")]):
+            return near
+    return f'give {missing[0]} a value in a variant file, or a default: {missing[0]} | default("")' if missing else ""
 
 
 _BOA_SELECTOR = lazy_pattern(r"sel\((.+)\)")
@@ -205,19 +209,18 @@ def require_known_keys(node: Mapping[str, Any], known: Iterable[str], what: str)
     raise_all(unknown_key_errors(node, known, what))
 
 
-def unknown_key_errors(node: Mapping[str, Any], known: Iterable[str], what: str) -> list[RecipeFault]:
-    """Return the faults of the keys that a mapping may not have."""
+def unknown_key_errors(
+    node: Mapping[str, Any], known: Iterable[str], what: str, hints: Mapping[str, str] | None = None
+) -> list[RecipeFault]:
+    """Return the faults of the keys that a mapping may not have; some have hints of their own."""
     names = set(known)
-    return [unknown_key_error(key, names, what) for key in node if key not in names]
+    return [unknown_key_error(key, names, what, (hints or {}).get(str(key), "")) for key in node if key not in names]
 
 
-def unknown_key_error(key: Any, known: Collection[str], what: str) -> RecipeFault:
+def unknown_key_error(key: Any, known: Collection[str], what: str, hint: str = "") -> RecipeFault:
     """Return the fault of a key that a mapping may not have; one of meta.yaml's has another name here."""
-    return node_error(
-        key,
-        f"{what} has no key {str(key)!r}",
-        hint=_of_meta_yaml().get(str(key)) or did_you_mean(str(key), known) or f"one of {', '.join(sorted(known))}",
-    )
+    near = hint or _of_meta_yaml().get(str(key)) or did_you_mean(str(key), known)
+    return node_error(key, f"{what} has no key {str(key)!r}", hint=near or f"one of {', '.join(sorted(known))}")
 
 
 @cache

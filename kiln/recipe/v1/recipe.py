@@ -6,7 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import RecipeFault, SelectorFault, raise_all
+from kiln.base.errors import RecipeFault, SelectorFault, did_you_mean, raise_all
 from kiln.base.limits import errors
 from kiln.base.position import Place
 from kiln.base.yaml import PlacedText, ScalarInterpretation, parse_document, read_text
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _CONDITIONS = ("if", "skip")
 _SCRIPTS = ("script", "content")
+# The section with the name and the version, which another one has the place of in a recipe with outputs.
+_TWINS = {"package": "with outputs, package: is recipe:", "recipe": "without outputs, recipe: is package:"}
 _OWN_NAMES = ("context", "extra")  # sections whose keys are the feedstock's own
 
 
@@ -98,34 +100,53 @@ def _names_in_scalar(node: PlacedText, key: str) -> frozenset[str]:
     return frozenset({normalized_name(bare)}) if bare else frozenset()
 
 
-def malformed_conditions(node: Any, key: str = "") -> Iterator[tuple[PlacedText, MalformedExpression, bool]]:
-    """Yield each malformed condition with its fault, and whether it is one of ``skip``, which then does not hold."""
+def _conditions(node: Any, key: str = "") -> Iterator[tuple[PlacedText, bool]]:
+    """Yield each condition, and whether it is one of ``skip``."""
     if isinstance(node, dict):
         for inner, value in node.items():
             if inner not in _OWN_NAMES:
-                yield from malformed_conditions(value, key if inner in {"then", "else"} else str(inner))
+                yield from _conditions(value, key if inner in {"then", "else"} else str(inner))
     elif isinstance(node, list):
         for item in node:
-            yield from malformed_conditions(item, key)
+            yield from _conditions(item, key)
     elif isinstance(node, PlacedText) and key in _CONDITIONS and node and not is_template(node):
+        yield node, key == "skip"
+
+
+def malformed_conditions(root: Mapping[str, Any]) -> Iterator[tuple[PlacedText, MalformedExpression, bool]]:
+    """Yield each malformed condition with its fault, and whether it is one of ``skip``, which then does not hold."""
+    for node, skips in _conditions(root):
         try:
             compile_expression(str(node))
         except MalformedExpression as error:
-            yield node, error, key == "skip"
+            yield node, error, skips
 
 
-def malformed_skip_warnings(root: Mapping[str, Any]) -> dict[Place, SelectorFault]:
-    """Return a warning for each malformed condition of ``skip``, by its place."""
-    return {
+def skip_warnings(recipe: RecipeV1, known: Collection[str]) -> dict[Place, SelectorFault]:
+    """Return a warning for each condition of ``skip`` that skips nothing, by its place.
+
+    It is malformed, or has a name without a value that is like a platform's; ``known`` are the keys of variants.
+    """
+    warnings = {
         (at := node_place(node)): SelectorFault(
             f"the condition {str(node)[:80]!r} of skip is malformed, so nothing is skipped by it",
             at=at,
             why=f"{error}; rattler-build takes it for false",
             hint="correct it; kiln lint fails until then",
         )
-        for node, error, skips in malformed_conditions(root)
+        for node, error, skips in malformed_conditions(recipe.root)
         if skips
     }
+    platforms = platform_names("linux-64", "linux-64")
+    own = {*known, *map(str, recipe.context), *platforms}
+    for node, skips in _conditions(recipe.root):
+        if skips and node_place(node) not in warnings:
+            for name in sorted(required_names(f"${{{{ {node} }}}}") - own):
+                if hint := did_you_mean(name, platforms):
+                    what = f"the condition {str(node)[:80]!r} of skip has the unknown name {name!r}"
+                    why = "rattler-build takes it for false"
+                    warnings[node_place(node)] = SelectorFault(what, at=node_place(node), why=why, hint=hint)
+    return warnings
 
 
 def templates_outside_scripts(node: Any, apart: Collection[str]) -> Iterator[PlacedText]:
@@ -262,7 +283,7 @@ class RecipeV1:
         """Refuse all unknown keys at once, also in branches that no variant takes, as rattler-build does."""
         known = (*(v1_sections.SEVERAL if self.has_outputs else v1_sections.SINGLE), "$schema")
         faults = [
-            *unknown_key_errors(self.root, known, "a recipe"),
+            *unknown_key_errors(self.root, known, "a recipe with outputs" if self.has_outputs else "a recipe", _TWINS),
             *(unknown_key_error(unknown.key, unknown.known, unknown.section) for unknown in unknown_keys(self.root)),
         ]
         raise_all(faults)

@@ -31,8 +31,8 @@ from kiln.recipe.v1.recipe import (
     PackageAtVariant,
     RecipeV1,
     StagingAtVariant,
-    malformed_skip_warnings,
     requirement_versions_from_variant,
+    skip_warnings,
 )
 from kiln.recipe.v1.variants import BuildIdentities, BuildIdentity, RecipePackages, VariantFileV1, require_valid_names
 from kiln.recipe.variants.files import Platform, VariantSource, load_variant_file
@@ -263,7 +263,7 @@ def render_v1(feedstock: Feedstock, config: BuildConfig, build_platform: str) ->
         outputs=tuple(outputs.values()),
         network=steps_with_network(packages[0].sections.get("extra")) if packages else (),
         plan_command=compile_plan_command(packages[0].sections.get("extra")) if packages else "",
-        warnings=tuple(malformed_skip_warnings(recipe.root).values()),
+        warnings=tuple(skip_warnings(recipe, config.variant).values()),
         file=RECIPE,
     )
 

@@ -40,7 +40,7 @@ def migration_files_of_feedstock_and_pinning(local: Path, pinned: Path | None) -
             paths.append(path)
             continue
         pinned_file = pinned / name
-        if pinned_file.is_file() and (other := _migration_identity(pinned_file, pinned_file.name))[0] == stamp:
+        if pinned_file.is_file() and (other := _migration_identity(pinned_file, str(pinned_file)))[0] == stamp:
             paths.append(pinned_file if other[1] == number else path)
     return tuple(paths)
 

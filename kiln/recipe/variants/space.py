@@ -60,8 +60,8 @@ def distinguishing_axes(configs: Sequence[str], variants: Variants) -> tuple[Var
         return ()
     keys = sorted({key for config in configs for key in variants[config]})
     values = {key: [variants[config].get(key, ("-",)) for config in configs] for key in keys}
-    # A single config differs from nothing; the first keys describe it.
-    distinct_keys = [key for key in FIRST[:2] if key in keys] if len(configs) == 1 else []
+    # A single config differs from nothing; the first keys describe it, of those that its own name has.
+    distinct_keys = [key for key in FIRST[:2] if key in keys and key in configs[0]] if len(configs) == 1 else []
     count = 1
     for key in sorted(keys, key=lambda key: _axis_sort_key(key, len(set(values[key])))):
         with_key = len(set(zip(*(values[other] for other in (*distinct_keys, key)), strict=True)))

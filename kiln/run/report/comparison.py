@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kiln.state.results import BAD, GOOD, OPEN, ConfigRun, ConfigState, MatrixReport, PackageReport, TestVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 TEST_STEP = "test "  # the title of a test's step begins with it
@@ -100,13 +100,28 @@ def total_package_size(packages: Iterable[PackageReport]) -> int:
     return sum(package.artifact.size for package in packages)
 
 
+def distinct_packages(configs: Iterable[ConfigRun]) -> list[PackageReport]:
+    """Return each package of configs once, by its file: as the config has it that made it here, where one did."""
+    found: dict[tuple[str, str], PackageReport] = {}
+    for package in (package for config in configs for package in config.packages):
+        known = found.setdefault((package.artifact.subdir, package.artifact.path.name), package)
+        if known.reused and not package.reused:
+            found[package.artifact.subdir, package.artifact.path.name] = package
+    return list(found.values())
+
+
+def package_test_totals(packages: Collection[PackageReport]) -> TestTotals:
+    """Return the totals of the tests of packages."""
+    verdicts = [package.tests.verdict for package in packages]
+    results = [verdict for verdict in verdicts if verdict not in {TestVerdict.NONE, TestVerdict.SKIPPED}]
+    tests = sum(package.tests.commands for package in packages)
+    return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results), tests=tests)
+
+
 def config_test_totals(config: ConfigRun) -> TestTotals:
     """Return the totals of the tests of a config's packages; a config that failed has only the steps of its tests."""
     if config.packages:
-        verdicts = [package.tests.verdict for package in config.packages]
-        results = [verdict for verdict in verdicts if verdict not in {TestVerdict.NONE, TestVerdict.SKIPPED}]
-        tests = sum(package.tests.commands for package in config.packages)
-        return TestTotals(passed=results.count(TestVerdict.PASSED), run=len(results), tests=tests)
+        return package_test_totals(config.packages)
     steps = [step for step in config.steps if step.title.startswith(TEST_STEP)] if config.state in BAD else []
     if not any(step.failed for step in steps):
         return TestTotals(passed=0, run=0)  # it failed before its tests were over: none of them has a result

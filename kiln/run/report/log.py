@@ -75,7 +75,7 @@ class LogCause:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogOutline:
-    """What is in a log. ``parts`` are its lines, compressed and in base64, with the first line of each.
+    """What is in a log. ``parts`` are its lines, compressed and in base64: the first line, their number, the text.
 
     ``start`` is the time of the first line that has one.
     """
@@ -86,11 +86,7 @@ class LogOutline:
     lines: int = 0
     bytes: int = 0
     start: str = ""
-    parts: tuple[tuple[int, str], ...] = ()
-
-    def tests_of_package(self, name: str) -> list[LogTest]:
-        """Return the tests of a package."""
-        return [test for test in self.tests if test.step == f"{TEST_STEP}{name}"]
+    parts: tuple[tuple[int, int, str], ...] = ()
 
 
 def read_log(config: ConfigRun, *, with_parts: bool = False) -> LogOutline:
@@ -120,7 +116,7 @@ class _LogReader:
         self._begun: list[tuple[str, int]] = [("before the first step", 1)]
         self._ended: dict[str, tuple[int, float]] = {}
         self._tests: list[tuple[str, str, int]] = []
-        self._parts: list[tuple[int, str]] = []
+        self._parts: list[tuple[int, int, str]] = []
         self._part: list[bytes] = []
         self._size, self._first = 0, 1
 
@@ -155,7 +151,7 @@ class _LogReader:
     def _end_part(self) -> None:
         if self._part:
             data = zlib.compress(b"".join(self._part), 6)
-            self._parts.append((self._first, base64.b64encode(data).decode()))
+            self._parts.append((self._first, self.number + 1 - self._first, base64.b64encode(data).decode()))
         self._part, self._size, self._first = [], 0, self.number + 1
 
     def failed_lines(self) -> tuple[int, int]:

@@ -36,9 +36,10 @@ from kiln.run.view.state import SIGNS, expected_config_period_text, state_count_
 from kiln.state.results import BAD, ConfigState, MatrixReport, RunCost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from jinja2 import Environment
+    from markupsafe import Markup
 
     from kiln.recipe.variants.space import Variants
     from kiln.run.report.contents import EnvironmentEntry, PackageHistory
@@ -98,6 +99,17 @@ def render_page(template: str, folder: Path, *, script: str = "", **values: Any)
     )
 
 
+def _clean(text: object) -> str:
+    return cut_to_width(unindented_terminal_line(str(text)))
+
+
+def _breakable_name(text: object) -> Markup:
+    """Return a config's name, which a narrow screen breaks between its parts."""
+    from markupsafe import Markup, escape
+
+    return escape(_clean(text)).replace("_", Markup("_<wbr>"))
+
+
 def _policy_hash(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
@@ -116,7 +128,8 @@ def _jinja_environment() -> Environment:
     environment.globals |= {"SIGNS": SIGNS, "totals": comparison}
     environment.globals |= {"commit_url": commit_url, "base_commit": git.base_commit, "is_dirty": git.is_dirty}
     environment.filters |= {
-        "clean": lambda text: cut_to_width(unindented_terminal_line(str(text))),
+        "clean": _clean,
+        "name": _breakable_name,
         "reason": _reason_text,
         "clock": elapsed_text,
         "duration": duration,
@@ -222,18 +235,6 @@ class ConfigView:
     gone: tuple[str, ...] = ()
     variant: tuple[tuple[str, str], ...] = ()
 
-    @property
-    def start(self) -> str:
-        """The time of the first line of the log that has one; times of lines are relative to it."""
-        return self.outline.start
-
-    @property
-    def parts(self) -> Iterator[tuple[int, int, str]]:
-        """The parts of the log: the first line, the number of lines, and the text in base64."""
-        ends = [*(line for line, _ in self.outline.parts[1:]), self.outline.lines + 1]
-        for (line, text), end in zip(self.outline.parts, ends, strict=True):
-            yield line, end - line, text
-
     def line_of_step(self, title: str) -> int:
         """Return the first line of a step in the log; 0 where the log has none of it."""
         return next((step.line for step in self.outline.steps if step.title == title), 0)
@@ -306,14 +307,7 @@ def write_run_pages(
         )
         files.write_text(page, text)
     page_text = run_page_html(
-        report,
-        variants,
-        name=name,
-        folder=path.parent,
-        earlier=earlier,
-        has_index=has_index,
-        pages=pages,
-        paste=paste,
+        report, variants, name=name, folder=path.parent, earlier=earlier, has_index=has_index, pages=pages, paste=paste
     )
     files.write_text(path, page_text)
 
@@ -445,7 +439,7 @@ def run_page_html(
         ("configs", "Configs", not is_alone and views),
         ("log", "Log", is_alone),
     )
-    kinds = Counter((config.state.name.lower().replace("_", "-"), config.state.value) for config in report.configs)
+    kinds = Counter(ConfigState.FAILED if config.state in BAD else config.state for config in report.configs)
     return render_page(
         "page.html.j2",
         folder,
@@ -454,7 +448,7 @@ def run_page_html(
         views=views,
         of={view.config.config: view for view in views},
         grid=lay_out_grid([config.config for config in report.configs], variants),
-        filters=[(kind, word, number) for (kind, word), number in kinds.items()],
+        filters=kinds.items(),
         chart=lay_out_timeline(report, moment),
         step_bars=step_bars,
         failures=failures,
@@ -535,18 +529,14 @@ def _headline_figures(report: MatrixReport, now: float) -> list[tuple[str, str, 
     end = comparison.end_or_last_recorded_time(report, now)
     elapsed = end - report.started
     work = sum(comparison.elapsed_seconds(config, end) or 0.0 for config in report.configs)
-    packages = [package for config in report.configs for package in config.packages]
+    packages = comparison.distinct_packages(report.configs)
     peak = max((config.peak_memory or 0 for config in report.configs), default=0)
     slots = f"{report.jobs} in parallel" if report.jobs > 1 else "one at a time"
     is_alone = len(report.configs) == 1
     counts = state_count_text(report.configs).split(", ")
     figures = [
         # wrapped only after a comma
-        (
-            "configs",
-            str(len(report.configs)),
-            ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts),
-        ),
+        ("configs", str(len(report.configs)), ", ".join(count.replace(" ", "\N{NO-BREAK SPACE}") for count in counts)),
         ("so far" if comparison.is_running(report) else "took", short_duration(elapsed), slots),
         ("work", short_duration(work), f"{work / elapsed:.1f} configs in parallel on average" if elapsed > 0 else ""),
         ("peak memory", files.human_readable_size(peak) if peak else "?", "of one config" if peak else "not measured"),
@@ -580,12 +570,15 @@ def _expected_config_periods(report: MatrixReport, now: float) -> dict[str, str]
 def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     """Return the number of passed tests and a remark, which says of how many configs where not all have results."""
     results = [(config, comparison.config_test_totals(config)) for config in report.configs]
-    run, passed = sum(tests.run for _, tests in results), sum(tests.passed for _, tests in results)
+    # A package that several configs have is tested once.
+    totals = [tests for config, tests in results if not config.packages]
+    totals.append(comparison.package_test_totals(comparison.distinct_packages(report.configs)))
+    run, passed = sum(tests.run for tests in totals), sum(tests.passed for tests in totals)
     if not run:
         return "0", "no results"
     tested = sum(tests.run > 0 for _, tests in results)
     untested = any(config.state in BAD and not tests.run for config, tests in results)
     note = f"; {tested} of {len(results)} configs have results" if untested else ""
-    if run == passed and (number := sum(tests.tests for _, tests in results)):
+    if run == passed and (number := sum(tests.tests for tests in totals)):
         return f"{number:,}", f"pass, of {run:,} packages{note}"
     return str(passed), f"of {run} tested packages pass{note}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
+import shlex
 import time
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -12,7 +12,7 @@ from itertools import product
 from typing import IO, TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
-from kiln.base import files
+from kiln.base import files, process
 from kiln.base.patterns import lazy_pattern
 from kiln.base.system.files import open_regular_file
 from kiln.base.text import (
@@ -305,11 +305,16 @@ SPEC = "tensorflow"  # the package of its rehearsal's install command; of others
 _HEADER: tuple[str, ...] = ("package", "version", "build string", "size", "built", "tests", "tested")
 
 
-def built_packages_text(report: MatrixReport, width: int | None = None, env: Mapping[str, str] = os.environ) -> str:
+def built_packages_text(
+    report: MatrixReport,
+    width: int | None = None,
+    env: Mapping[str, str] = os.environ,
+    channels: Sequence[str] = ("conda-forge",),
+) -> str:
     """Return the built packages as text, with the channel, and the command that installs from it.
 
     ``width`` is that of the terminal, which tables and notes keep to; commands stay on one line, to be copied. ``env``
-    has the PATH, on which the installer is found.
+    has the PATH, on which the installer is found. ``channels`` have the dependencies of packages that are no rehearsal.
     """
     states = set(ConfigState) if report.rehearsal else GOOD
     configs = [config for config in report.configs if config.packages and config.state in states]
@@ -318,7 +323,7 @@ def built_packages_text(report: MatrixReport, width: int | None = None, env: Map
     lines = [
         *_package_table_lines(configs, width),
         _total_line(report),
-        *_install_lines(configs, rehearsal=report.rehearsal, env=env),
+        *_install_lines(configs, () if report.rehearsal else channels, env),
     ]
     if report.rehearsal:
         names = {package.artifact.name for config in configs for package in config.packages}
@@ -329,8 +334,7 @@ def built_packages_text(report: MatrixReport, width: int | None = None, env: Map
 
 
 def _package_table_lines(configs: Sequence[ConfigRun], width: int | None) -> Iterator[str]:
-    packages = [package for config in configs for package in config.packages]
-    distinct = list({(package.artifact.subdir, package.artifact.path.name): package for package in packages}.values())
+    distinct = comparison.distinct_packages(configs)
     header, rows = _HEADER, [_package_row(package) for package in distinct]
     if len({package.artifact.subdir for package in distinct if not package.artifact.is_wheel} - {"noarch"}) > 1:
         header = (*header, "subdir")  # packages of two platforms may have equal names
@@ -340,8 +344,11 @@ def _package_table_lines(configs: Sequence[ConfigRun], width: int | None) -> Ite
     yield from dict.fromkeys(line for config in configs for line in _package_note_lines(config, width))
 
 
-def _install_lines(configs: Sequence[ConfigRun], *, rehearsal: bool, env: Mapping[str, str]) -> Iterator[str]:
-    """Yield the channels, of which each rehearsed config has its own, and the command that installs from the last."""
+def _install_lines(configs: Sequence[ConfigRun], others: Sequence[str], env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the channels, of which each rehearsed config has its own, and the command that installs from the last.
+
+    The dependencies are in ``others``; a rehearsed config's channel has them itself.
+    """
     channels: dict[Path, list[str]] = {}
     for config in configs:
         artifacts = [package.artifact for package in config.packages if not package.artifact.is_wheel]
@@ -351,28 +358,22 @@ def _install_lines(configs: Sequence[ConfigRun], *, rehearsal: bool, env: Mappin
         yield f"channel  {channel}"
     if channels:
         channel, names = list(channels.items())[-1]
-        specs = [SPEC if SPEC in names else names[-1]] if rehearsal else names
-        yield f"install  {install_command(channel.absolute().as_uri(), specs, env, only=rehearsal)}"
+        specs = names if others else [SPEC if SPEC in names else names[-1]]
+        yield f"install  {install_command((channel.absolute().as_uri(), *others), specs, env)}"
 
 
-def install_command(url: str, specs: Sequence[str], env: Mapping[str, str], *, only: bool) -> str:
-    """Return the command that installs packages from a channel, with the installer that the machine has.
-
-    ``only`` is True for a channel that has all dependencies, and excludes others.
-    """
-    installer = next((name for name in ("mamba", "conda", "micromamba", "pixi") if _is_on_path(name, env)), "kiln")
-    name, words = specs[0] if only else "NAME", " ".join(specs)
+def install_command(channels: Sequence[str], specs: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return the command that installs packages from channels alone, with the installer that the machine has."""
+    known = ("mamba", "conda", "micromamba", "pixi")
+    installer = next((name for name in known if process.program_on_path(name, env=env)), "kiln")
+    name, words = specs[-1], shlex.join(specs)
+    option = "--channel" if installer == "pixi" else "-c"
+    sources = " ".join(f"{option} {shlex.quote(channel)}" for channel in channels)
     if installer == "pixi":
-        more = "" if only else " --channel conda-forge"
-        return f"pixi global install --environment {name} --channel {url}{more} {words}"
+        return f"pixi global install --environment {name} {sources} {words}"
     if installer == "kiln":
-        more = "" if only else " -c conda-forge"
-        return f"kiln install -p ./{name} -c {url}{more} {words}"
-    return f"{installer} create -n {name}{' --override-channels' if only else ''} -c {url} {words}"
-
-
-def _is_on_path(program: str, env: Mapping[str, str]) -> bool:
-    return shutil.which(program, path=env.get("PATH", os.defpath)) is not None
+        return f"kiln install -p ./{name} {sources} {words}"
+    return f"{installer} create -n {name} --override-channels {sources} {words}"
 
 
 def _package_row(package: PackageReport) -> tuple[str, ...]:

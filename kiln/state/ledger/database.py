@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import json
 import logging
 import os
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from kiln.base import files
 from kiln.base.errors import DiskFull, KilnError, LedgerFault, NotWritable
 from kiln.state.ledger import schema
-from kiln.state.ledger.schema import KNOWN, VERSION
+from kiln.state.ledger.schema import KNOWN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,14 +136,15 @@ def _special_file_kind(place: Path) -> str | None:
 def require_known_schema(connection: sqlite3.Connection, path: Path) -> int:
     """Return the schema of a ledger, 0 for a new one; a file that this kiln does not know is not changed."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if not 0 <= version <= schema.VERSION:
+    if version not in {0, schema.VERSION}:
+        age, cure = ("newer", "update kiln, or begin") if version > schema.VERSION else ("older", "begin")
         raise LedgerFault(
-            f"the ledger {path} has schema {version}, but this kiln only knows schemas up to {schema.VERSION}",
-            why="a newer kiln has written it",
-            hint=f"update kiln, or begin a new ledger: mv {path} {path}.newer",
+            f"the ledger {path} has schema {version}, and this kiln knows {schema.VERSION} alone",
+            why=f"another kiln, {age} than this one, has written it",
+            hint=f"{cure} a new ledger: mv {path} {path}.{age}",
         )
     tables = schema.table_names(connection)
-    if tables and not tables & schema.TABLES and not tables & schema.RENAMED_TABLES.keys():
+    if tables and not tables & schema.TABLES:
         raise LedgerFault(
             f"{path} is a database of another program, not a ledger",
             why=f"its tables are {', '.join(sorted(tables))}",
@@ -204,7 +204,7 @@ def _backup_paths(path: Path) -> Iterator[Path]:
 
 
 def connect_read_only(path: Path) -> sqlite3.Connection:
-    """Open a ledger that is neither created, migrated nor repaired."""
+    """Open a ledger that is neither created nor repaired."""
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
 
 
@@ -218,7 +218,6 @@ def _copy_readable_records(old: Path, new: Path) -> tuple[int, int]:
                 _copy_intact_rows(table, source, target)
         rows = target.total_changes
         configs = sum(_restore_finished_config(file, target) for file in sorted((old.parent / FINISHED).glob("*.json")))
-        schema.rename_old_values(target)
         target.commit()
     return rows, configs
 
@@ -229,14 +228,11 @@ def _copy_intact_rows(table: str, source: sqlite3.Connection, target: sqlite3.Co
     names = [column[1] for column in columns]
     key = [column[1] for column in columns if column[5]] or ["rowid"]
     into = f"INSERT OR IGNORE INTO {table} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608
-    earlier = [old for old, new in schema.RENAMED_TABLES.items() if new == table]
-    for place, order in itertools.product((table, *earlier), ("", " DESC")):
+    for order in ("", " DESC"):
         by = ", ".join(f"{name}{order}" for name in key)
         with contextlib.suppress(*SQLITE):
-            for row in source.execute(f"SELECT {', '.join(names)} FROM {place} ORDER BY {by}"):  # noqa: S608 - ours
+            for row in source.execute(f"SELECT {', '.join(names)} FROM {table} ORDER BY {by}"):  # noqa: S608 - ours
                 values = dict(zip(names, row, strict=True))
-                if "state" in values:
-                    values["state"] = schema.STATES.get(values["state"], values["state"])
                 if _is_row_decodable(table, values):
                     target.execute(into, tuple(values.values()))
 
@@ -388,18 +384,12 @@ def _prepare_read_only(connection: sqlite3.Connection, path: Path) -> None:
             why=f"the process that began it has ended before, or {path.name}-wal, which held them, is gone",
             hint=f"copy {path.name}-wal from where the ledger comes from, or make {path.parent} writable",
         )
-    if version != VERSION:
-        raise LedgerFault(
-            f"the ledger {path} has schema {version}, and cannot be migrated since it is read-only",
-            why="an older kiln has written it",
-            hint=f"make it and its folder writable once: chmod u+w {path} {path.parent}",
-        )
     connection.execute(KNOWN)
     connection.execute("PRAGMA query_only = 1")
 
 
 def _prepare_for_writing(connection: sqlite3.Connection, path: Path) -> None:
-    """Create or migrate the tables of a file, while other processes may do the same."""
+    """Create the tables of a new file, while other processes may do the same."""
     version = require_known_schema(connection, path)
     until = time.monotonic() + BUSY_SECONDS
     while True:
@@ -413,6 +403,6 @@ def _prepare_for_writing(connection: sqlite3.Connection, path: Path) -> None:
             time.sleep(0.02)
     # In this mode NORMAL loses at most the last changes to a power cut; it never leaves the file inconsistent.
     connection.execute("PRAGMA synchronous = NORMAL")
-    if version != VERSION:
-        schema.migrate_schema(connection)
+    if version == 0:
+        schema.create_tables(connection)
     connection.execute(KNOWN)

@@ -2,7 +2,7 @@
 
 Every change is one SQLite transaction, so a process that is killed at any moment leaves the whole record or none. A
 step is identified by a key over everything that decides its result, and stored only once it has succeeded. A run is
-stored while it runs: the state of each config with its time and cost, and every change of it.
+stored while it runs: the state of each config with its time and cost.
 """
 
 from __future__ import annotations
@@ -195,24 +195,20 @@ class Ledger(Database):
             configs = tuple(json_columns.config_from_columns(row, killed=killed) for row in rows)
             return json_columns.run_from_columns(row[:-1], configs)
 
-    @retry_after_repair
-    def config_state_changes(self, run: int) -> tuple[tuple[str, ConfigState, float], ...]:
-        """Return every change of a run in order: the config, its new state, the time in seconds since the epoch."""
-        rows = self._fetch_rows("SELECT config, state, at FROM change WHERE run = ? ORDER BY id", run)
-        with decoding_errors_as_damage():
-            return tuple((config, ConfigState(state), at) for config, state, at in rows)
-
     def latest_config_states(self, *, rehearsal: bool = False) -> dict[str, ConfigState]:
-        """Return each config's state in the last run that held its lock, for rehearsals or for builds.
+        """Return each config's state in the last run that has a result of it, for rehearsals or for builds.
 
-        A run that found a config locked by another process does not know its result.
+        A config without one has the state of the last run.
         """
         states: dict[str, ConfigState] = {}
+        known: set[str] = set()
         for number in self.run_numbers():
             report = self.run_report(number)
             for config in report.configs if report and report.rehearsal is rehearsal else ():
-                if states.get(config.config, ConfigState.LOCKED) is ConfigState.LOCKED:
+                if config.has_result and config.config not in known:
                     states[config.config] = config.state
+                    known.add(config.config)
+                states.setdefault(config.config, config.state)
         return states
 
     @retry_after_repair
@@ -282,7 +278,7 @@ class Ledger(Database):
 
 
 def _write_config_row(connection: sqlite3.Connection, run: int, config: ConfigRun, detail: str) -> None:
-    """Store the record of a config, a new one after the others of its run, and add the change to the history."""
+    """Store the record of a config, a new one after the others of its run."""
     key = (run, config.config)
     values = (config.state.value, config.started, config.finished, config.peak_memory, detail)
     # Replacing the row would need its position, by a query, and delete the row before it is inserted anew.
@@ -297,5 +293,3 @@ def _write_config_row(connection: sqlite3.Connection, run: int, config: ConfigRu
             " SELECT ?, ?, count(*), ?, ?, ?, ?, ? FROM config_run WHERE run = ?",
             (*key, *values, run),
         )
-    change = (run, config.config, config.state.value, time.time())
-    connection.execute("INSERT INTO change (run, config, state, at) VALUES (?, ?, ?, ?)", change)

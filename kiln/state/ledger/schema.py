@@ -1,9 +1,8 @@
-"""The tables of the ledger, the migration of older ones, and the reading of one that cannot be written."""
+"""The tables of the ledger, and the reading of one that cannot be written."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 import sqlite3
@@ -13,7 +12,7 @@ from pathlib import Path
 from kiln.base.errors import LedgerFault
 from kiln.base.system.files import file_content_stamp
 
-VERSION = 4  # 1 had the table of steps alone; 2 and 3 other names, see `kiln.state.ledger.schema`
+VERSION = 4
 RUNS = """
 CREATE TABLE IF NOT EXISTS step (
     key TEXT PRIMARY KEY,
@@ -43,13 +42,6 @@ CREATE TABLE IF NOT EXISTS config_run (
     PRIMARY KEY (run, config)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS config_run_state ON config_run (config, state);
-CREATE TABLE IF NOT EXISTS change (
-    id INTEGER PRIMARY KEY AUTOINCREMENT,
-    run INTEGER NOT NULL,
-    config TEXT NOT NULL,
-    state TEXT NOT NULL,
-    at REAL NOT NULL
-);
 CREATE TABLE IF NOT EXISTS artifact (
     path TEXT PRIMARY KEY,
     sha256 TEXT NOT NULL,
@@ -140,67 +132,9 @@ def _write_ahead_log_path(path: Path) -> Path:
     return path.with_name(path.name + LOG)
 
 
-# Schema 2 called the build of a config a cell, the fleet's workers machines, and the first build of a group its leader;
-# schema 3 had other names for the times and states of workers and jobs.
-RENAMED_TABLES = {"cell": "config_run", "machine": "worker"}
-FIELDS = {
-    "config_run": {"leader": "cold", "machine": "worker"},
-    "worker": {"asked": "requested", "up": "provisioned", "gone": "terminated"},
-    "job": {"leader": "cold", "machine": "worker", "began": "started", "ended": "finished"},
-}
-VALUES = {  # of the field `state` of records
-    "worker": {"asked for": "requested", "leaving": "terminating", "gone": "terminated"},
-    "job": {"asked for": "requested", "ended": "finished", "home": "collected"},
-}
-TITLES = {"cell": "config"}  # of steps
-STATES = {"found": "cached", "elsewhere": "locked by another process"}
-
-
-def migrate_schema(connection: sqlite3.Connection) -> None:
-    """Rename the tables and values of an older schema, and create missing tables; other processes wait meanwhile."""
-    connection.execute("BEGIN IMMEDIATE")
-    with connection:
-        (version,) = connection.execute(
-            "PRAGMA user_version"
-        ).fetchone()  # read again: another process may have been first
-        if version != VERSION:
-            tables = table_names(connection)
-            connection.execute("DROP INDEX IF EXISTS cell_of_config")
-            for old, new in RENAMED_TABLES.items():
-                if old in tables and new not in tables:
-                    connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
-            for statement in filter(str.strip, RUNS.split(";")):
-                connection.execute(statement)
-            rename_old_values(connection)
-            connection.execute(f"PRAGMA user_version = {VERSION}")
-
-
-def rename_old_values(connection: sqlite3.Connection) -> None:
-    """Rename the states and the fields of records; current names stay as they are."""
-    for column, words, tables in (("state", STATES, ("config_run", "change")), ("title", TITLES, ("step",))):
-        for table in tables:
-            for old, new in words.items():
-                connection.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (new, old))  # noqa: S608 - ours
-    for table in FIELDS.keys() & table_names(connection):
-        key = [row[1] for row in connection.execute(f"PRAGMA table_info({table})") if row[5]]
-        rows = connection.execute(f"SELECT detail, {', '.join(key)} FROM {table}").fetchall()  # noqa: S608 - ours
-        where = " AND ".join(f"{name} = ?" for name in key)
-        for detail, *values in rows:
-            renamed = _rename_detail_fields(detail, FIELDS[table], VALUES.get(table, {}))
-            if renamed != detail:
-                connection.execute(f"UPDATE {table} SET detail = ? WHERE {where}", (renamed, *values))  # noqa: S608
-
-
-def _rename_detail_fields(detail: str, fields: dict[str, str], states: dict[str, str]) -> str:
-    """Return a JSON object with its fields and its state renamed; other text stays, for its reader to refuse."""
-    try:
-        record = json.loads(detail)
-    except ValueError:
-        return detail
-    if not isinstance(record, dict) or not (fields.keys() & record.keys() or record.get("state") in states):
-        return detail
-    renamed = {fields.get(name, name): value for name, value in record.items()}
-    return json.dumps({**renamed, **({"state": states[record["state"]]} if record.get("state") in states else {})})
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of a new ledger; another process that does the same waits, and finds them."""
+    connection.executescript(f"BEGIN IMMEDIATE;{RUNS}PRAGMA user_version = {VERSION};COMMIT;")
 
 
 def table_names(connection: sqlite3.Connection) -> set[str]:

@@ -9,7 +9,7 @@ import json
 import secrets
 import time
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
@@ -24,7 +24,7 @@ from kiln.state.store import deliveries
 from kiln.state.store.compile_cache import folder_digest, json_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kiln.recipe.feedstock import Feedstock
@@ -125,9 +125,7 @@ def packages_of_finished_config(
         return None
     return tuple(
         dataclasses.replace(
-            report,
-            reused=True,
-            artifact=dataclasses.replace(report.artifact, path=layout.root / report.artifact.path),
+            report, reused=True, artifact=dataclasses.replace(report.artifact, path=layout.root / report.artifact.path)
         )
         for report in packages
     )
@@ -179,22 +177,25 @@ def publish_finished_config(
     packages_made: Sequence[tuple[Path, dict[str, Any]]],
     inputs: InputHashes,
     *,
+    matrix: Collection[str],
     seconds: float,
     disk: int,
 ) -> tuple[PackageReport, ...]:
     """Put a finished config's packages into the channel, its wheels next to it, and record the config as finished.
 
     ``packages_made`` are package files with their reports, ``disk`` the bytes that the build took. A package of that
-    name that another config has put there, from the same recipe and engine, stays: packages that depend on it may have
-    been tested with it. Its hash is not compared: the times of a build and the config's variant are in its metadata, so
-    two machines that both build it well make different bytes. The channel is indexed by ``index_channel``, once for all
-    configs that were added meanwhile.
+    name that another config of the ``matrix`` has put there, from the same recipe and engine, stays: packages that
+    depend on it may have been tested with it. The times of a build and the config's variant are in its metadata, so two
+    machines that both build it well make different bytes; then the report is the other config's, with a note, since
+    this build and its tests are of another file. The channel is indexed by ``index_channel``, once for all configs that
+    were added meanwhile.
     """
     with hold_lock(layout.common_lock_file("channel")):
         reports = [json_columns.record_from_json(PackageReport, fields) for _, fields in packages_made]
         sources = [source for source, _ in packages_made]
-        paths = [f"{report.artifact.subdir}/{report.artifact.path.name}" for report in reports]
-        stays = [_artifact_of_other_config(ledger, layout, path, inputs, config) for path in paths]
+        paths = [report.artifact.channel_path for report in reports]
+        others = set(matrix) - {config}
+        stays = [_package_of_other_config(ledger, layout, path, inputs, others) for path in paths]
         fresh = [(source, path) for source, path, other in zip(sources, paths, stays, strict=True) if other is None]
         packages = [(source, path.split("/")[0]) for source, path in fresh if source.suffix != ".whl"]
         if packages:
@@ -202,16 +203,19 @@ def publish_finished_config(
         for source, path in fresh:
             if source.suffix == ".whl":
                 files.link_or_copy(source, layout.safe_path(path))
-        artifacts = [
-            other or _artifact_record(layout, path, report, config, inputs)
-            for path, report, other in zip(paths, reports, stays, strict=True)
-        ]
+        artifacts, stored = [], []
+        for path, report, other in zip(paths, reports, stays, strict=True):
+            artifact = other[0] if other else _artifact_record(layout, path, report, config, inputs)
+            artifacts.append(artifact)
+            if other and report.artifact.sha256 != artifact.sha256:
+                stored.append(dataclasses.replace(other[1], feedstock=report.feedstock))
+            else:
+                stored.append(_report_with_stored_path(layout, report, artifact))
         ledger.store_artifacts(*artifacts)
-    stored = tuple(map(partial(_report_with_stored_path, layout), reports, artifacts))
-    detail = {"disk": disk, "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored]}
-    ledger.store_step(inputs.key, config=config, title=FINISHED_CONFIG, seconds=seconds, detail=detail)
+        detail = {"disk": disk, "packages": [to_json(_report_with_relative_path(layout, report)) for report in stored]}
+        ledger.store_step(inputs.key, config=config, title=FINISHED_CONFIG, seconds=seconds, detail=detail)
     ledger.back_up_finished_config(inputs.key, *artifacts)
-    return stored
+    return tuple(stored)
 
 
 def index_channel(layout: ArtifactLayout) -> None:
@@ -250,18 +254,15 @@ def record_rehearsal(
 
 
 def packages_made_by_other_configs(
-    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: InputHashes, config: str
+    ledger: Ledger, layout: ArtifactLayout, outputs: Sequence[Output], inputs: InputHashes, others: Collection[str]
 ) -> tuple[PackageReport, ...]:
-    """Return the packages of a config that another config has made and tested, from the same recipe and engine.
+    """Return the packages of a config that one of the others has made and tested, from the same recipe and engine.
 
     Their reports are the other config's, with a note.
     """
-    reports = []
-    for path in sorted({output.channel_path for output in outputs if not output.skip}):
-        artifact = _artifact_of_other_config(ledger, layout, path, inputs, config)
-        if artifact and (report := _report_of_config_that_built(ledger, artifact)):
-            reports.append(_report_with_sharing_note(layout, report, artifact))
-    return tuple(reports)
+    paths = sorted({output.channel_path for output in outputs if not output.skip})
+    found = (_package_of_other_config(ledger, layout, path, inputs, others) for path in paths)
+    return tuple(package[1] for package in found if package)
 
 
 def _report_of_config_that_built(ledger: Ledger, artifact: StoredArtifact) -> PackageReport | None:
@@ -280,13 +281,15 @@ def _report_with_sharing_note(layout: ArtifactLayout, report: PackageReport, art
     return dataclasses.replace(_report_with_stored_path(layout, report, artifact), reused=True, tests=tests)
 
 
-def _artifact_of_other_config(
-    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: InputHashes, config: str
-) -> StoredArtifact | None:
+def _package_of_other_config(
+    ledger: Ledger, layout: ArtifactLayout, path: str, inputs: InputHashes, others: Collection[str]
+) -> tuple[StoredArtifact, PackageReport] | None:
+    """Return an unchanged package that one of the other configs has made, with its report; None without a report."""
     artifact = ledger.stored_artifact(path)
-    if artifact is None or artifact.config == config or not _is_artifact_unchanged(ledger, layout, path, inputs):
+    if artifact is None or artifact.config not in others or not _is_artifact_unchanged(ledger, layout, path, inputs):
         return None
-    return artifact
+    report = _report_of_config_that_built(ledger, artifact)
+    return None if report is None else (artifact, _report_with_sharing_note(layout, report, artifact))
 
 
 def _artifact_record(
@@ -380,7 +383,6 @@ def add_collected_packages(
 
     Raises:
         BrokenPackage: they are not exactly those that the config renders.
-        HashMismatch: another config has delivered a package of this name with another hash.
     """
     from kiln.state.store.layout import ArtifactLayout
 
@@ -390,7 +392,14 @@ def add_collected_packages(
     seconds = sum(report.build_seconds for report in packages)
     with Ledger(layout.ledger) as ledger:
         added = publish_finished_config(
-            ledger, layout, config.config, packages_made, config.inputs, seconds=seconds, disk=0
+            ledger,
+            layout,
+            config.config,
+            packages_made,
+            config.inputs,
+            matrix=feedstock.config_names,
+            seconds=seconds,
+            disk=0,
         )
     if index:
         index_channel(layout)

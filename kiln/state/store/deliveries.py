@@ -90,7 +90,7 @@ def require_rendered_packages(
 ) -> None:
     """Refuse a delivery that is not exactly the packages of rendered outputs, and wheels of the config's group."""
     expected = {output.channel_path: output for output in outputs}
-    delivered = [f"{report.artifact.subdir}/{report.artifact.path.name}" for report in packages]
+    delivered = [report.artifact.channel_path for report in packages]
     foreign = [
         place
         for place in delivered
