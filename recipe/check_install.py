@@ -1,5 +1,6 @@
 """Check TensorFlow's files in its prefix. Usage: check_install.py VERSION."""
 
+import ctypes
 import importlib.metadata
 import os
 import pathlib
@@ -10,6 +11,13 @@ import tensorflow as tf
 
 def loaded(name: str) -> set[tuple[str, str]]:
     """Return device and inode of every file of this process's memory whose path contains a name."""
+    if sys.platform == "darwin":
+        dyld = ctypes.CDLL(None)
+        path_of_image, images = dyld["_dyld_get_image_name"], dyld["_dyld_image_count"]
+        path_of_image.restype = ctypes.c_char_p
+        paths = (path_of_image(index).decode() for index in range(images()))
+        files = (pathlib.Path(path).stat() for path in paths if name in path)
+        return {(str(file.st_dev), str(file.st_ino)) for file in files}
     lines = pathlib.Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     return {(fields[3], fields[4]) for fields in map(str.split, lines) if name in fields[-1]}
 
@@ -29,8 +37,9 @@ def check_libraries() -> None:
     """Check that each library is loaded once, from the prefix's lib/."""
     for name in ("libtensorflow_framework", "libtensorflow_cc"):
         assert len(loaded(name)) == 1, f"{name} is loaded {len(loaded(name))} times"
-        installed = pathlib.Path(tf.sysconfig.get_lib(), f"{name}.so.2")
-        expected = pathlib.Path(os.environ.get("PREFIX", sys.prefix), "lib", f"{name}.so.2")
+        file = f"{name}.2.dylib" if sys.platform == "darwin" else f"{name}.so.2"
+        installed = pathlib.Path(tf.sysconfig.get_lib(), file)
+        expected = pathlib.Path(os.environ.get("PREFIX", sys.prefix), "lib", file)
         assert installed.samefile(expected), f"{installed.resolve()} is not {expected}"
 
 
@@ -41,7 +50,8 @@ def check_headers() -> None:
     for header in ("tensorflow/core/framework/op_kernel.h", "absl/status/status.h", "google/protobuf/message.h"):
         assert (include / header).is_file(), include / header
     folder, library = tf.sysconfig.get_link_flags()
-    assert pathlib.Path(folder.removeprefix("-L"), library.removeprefix("-l:")).is_file(), (folder, library)
+    file = f"lib{library[2:]}.dylib" if sys.platform == "darwin" else library.removeprefix("-l:")
+    assert pathlib.Path(folder.removeprefix("-L"), file).is_file(), (folder, library)
 
 
 check_version(sys.argv[1])

@@ -59,7 +59,7 @@ link_and_run() {
     local how=$1 source=$2
     shift 2
     # shellcheck disable=SC2086
-    compile "$source" -o "$folder/program" ${LDFLAGS:-} "${linker[@]}" "$@" "$rpath"
+    compile "$source" -o "$folder/program" ${LDFLAGS:-} ${linker[@]+"${linker[@]}"} "$@" "$rpath"
     run "$how" "$source" "$folder/program"
 }
 
@@ -76,7 +76,7 @@ build_with_cmake() {
         done
     } >"$folder/CMakeLists.txt"
     cmake -S "$folder" -B "$folder/build" -DCMAKE_PREFIX_PATH="$PREFIX" -DCMAKE_C_FLAGS=-w -DCMAKE_CXX_FLAGS=-w \
-        -DCMAKE_EXE_LINKER_FLAGS="${LDFLAGS:-} ${linker[*]}" &&
+        -DCMAKE_EXE_LINKER_FLAGS="${LDFLAGS:-} ${linker[*]-}" &&
         cmake --build "$folder/build"
 }
 

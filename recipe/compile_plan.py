@@ -128,7 +128,8 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
     }
     platform = environment.get("target_platform") or "linux-64"
     level = environment.get("microarch_level") or "2"
-    sections = ["bazel", "python"]
+    system = section_for(settings, "system", platform.partition("-")[0])
+    sections = ["bazel", system, "python"]
     if platform == "linux-64":
         sections.append(section_for(settings, "level", level))
     capabilities: tuple[str, ...] = ()
@@ -161,7 +162,7 @@ def make(settings: configparser.ConfigParser, environment: Mapping[str, str]) ->
         nvcc_target=settings.get("cuda", "nvcc_target", fallback="") if capabilities else "",
         nvcc_file=settings.get("cuda", "nvcc_file", fallback="") if capabilities else "",
         kernels_in=setting(settings, "cuda", "kernels_in") if capabilities else "",
-        library_targets=setting(settings, "libraries", "targets"),
+        library_targets=settings[system].get("library_targets") or setting(settings, "libraries", "targets"),
         library_folder=setting(settings, "libraries", "folder"),
         library_flags=tuple(flag_list(settings, "libraries", values)),
         executor=executor,

@@ -32,8 +32,8 @@ foreach(_library tensorflow_framework {name})
   if(NOT TARGET {name}::${{_library}})
     add_library({name}::${{_library}} SHARED IMPORTED)
     set_target_properties({name}::${{_library}} PROPERTIES
-      IMPORTED_LOCATION "${{_prefix}}/lib/lib${{_library}}.so.{version}"
-      IMPORTED_SONAME "lib${{_library}}.so.2")
+      IMPORTED_LOCATION "${{_prefix}}/lib/lib${{_library}}{full}"
+      IMPORTED_SONAME "{rpath}lib${{_library}}{major_only}")
   endif()
 endforeach()
 set_target_properties({name}::{name} PROPERTIES
@@ -56,22 +56,26 @@ endif()
 """
 
 
-def write(prefix: Path, name: str, version: str, *, client_session: bool) -> int:
+def write(prefix: Path, name: str, version: str, *, client_session: bool, macos: bool) -> int:
     """Write the files of a library into a prefix; return their number."""
-    texts = texts_of(name, version, client_session=client_session)
+    texts = texts_of(name, version, client_session=client_session, macos=macos)
     for path, text in texts.items():
         (prefix / path).parent.mkdir(parents=True, exist_ok=True)
         (prefix / path).write_text(text, encoding="utf-8")
     return len(texts)
 
 
-def texts_of(name: str, version: str, *, client_session: bool) -> dict[str, str]:
+def texts_of(name: str, version: str, *, client_session: bool, macos: bool) -> dict[str, str]:
     """Return the texts of the files by their paths in a prefix."""
+    major = version.partition(".")[0]
     values = {
         "name": name,
         "title": TITLES[name],
         "version": version,
-        "major": version.partition(".")[0],
+        "major": major,
+        "full": f".{version}.dylib" if macos else f".so.{version}",
+        "major_only": f".{major}.dylib" if macos else f".so.{major}",
+        "rpath": "@rpath/" if macos else "",
         "client_session": "yes" if client_session else "no",
         "flags": " ".join(f"-I${{includedir}}/{folder}".rstrip("/") for folder in FOLDERS[name]),
         "folders": ";".join(f"${{_prefix}}/include/{folder}".rstrip("/") for folder in FOLDERS[name]),

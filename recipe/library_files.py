@@ -32,34 +32,36 @@ def main(arguments: list[str]) -> int:
 
 def collect(source: Path, target: Path, symbols: str) -> None:
     """Copy the libraries and the headers of a folder; raise BadLibrary if one lacks a symbol of the settings."""
-    (target / "lib").mkdir(parents=True)
+    libraries = target / "lib"
+    libraries.mkdir(parents=True)
     for name in NAMES:
-        shutil.copyfile(require(source, name), file_in(target, name))
+        shutil.copyfile(require(source, name), file_in(libraries, name))
     for line in symbols.split("\n"):
         if line.strip():
             name, symbol = line.split()
-            require_symbol(file_in(target, name), symbol)
+            require_symbol(file_in(libraries, name), symbol)
     if (source / "include").is_dir():
         shutil.copytree(source / "include", target / "include")
 
 
 def require(folder: Path, name: str) -> Path:
     """Return the file of a library in Bazel's folder."""
-    path = folder / f"lib{name}.so.2"
+    path = file_in(folder, name)
     if not path.is_file():
         raise BadLibrary(f"the compile left no {path}")
     return path
 
 
 def file_in(folder: Path, name: str) -> Path:
-    """Return the path of a collected library."""
-    return folder / "lib" / f"lib{name}.so.2"
+    """Return the path of a library in a folder, by the name that this system's libraries have."""
+    return folder / (f"lib{name}.2.dylib" if sys.platform == "darwin" else f"lib{name}.so.2")
 
 
 def require_symbol(library: Path, symbol: str) -> None:
-    """Raise BadLibrary if a library does not name a symbol."""
+    """Raise BadLibrary if a library does not name a symbol; macOS puts an underscore before each."""
+    start = b"\0_" if library.suffix == ".dylib" else b"\0"
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        if data.find(b"\0" + symbol.encode() + b"\0") < 0:
+        if data.find(start + symbol.encode() + b"\0") < 0:
             raise BadLibrary(f"{library.name} has no {symbol}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ def cpus(cgroups: Path = CGROUPS, process: Path = PROCESS) -> int:
 
     A quota is microseconds in each period: ``cpu.max`` holds both (cgroup v2), ``cpu.cfs_*`` one each (v1).
     """
+    if sys.platform == "darwin":
+        return os.cpu_count() or 1
     candidates = [float(len(os.sched_getaffinity(0)))]
     for folder in groups(cgroups, process, controller="cpu"):
         quota, _, period = text(folder / "cpu.max").partition(" ")
@@ -32,6 +35,8 @@ def memory(cgroups: Path = CGROUPS, process: Path = PROCESS, machine: Path = MEM
     The files are ``memory.max`` and ``memory.high`` (cgroup v2), ``memory.limit_in_bytes`` (v1, a number near 2**63
     without a limit).
     """
+    if sys.platform == "darwin":
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     (total,) = (
         int(line.split()[1]) * 1024 for line in machine.read_text().splitlines() if line.startswith("MemTotal:")
     )

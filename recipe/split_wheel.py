@@ -19,12 +19,26 @@ import development_files
 import elf_runpath
 import header_files
 import wheel_metadata
-from wheel_files import BadWheel, Item, content, copied, extract, files, in_parallel, link, stamp, the_wheel, written
+from wheel_files import (
+    BadWheel,
+    Item,
+    content,
+    copied,
+    extract,
+    files,
+    in_parallel,
+    is_of_macos,
+    library_file,
+    link,
+    stamp,
+    the_wheel,
+    written,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-LIBRARY = re.compile(r"tensorflow/lib(?P<name>tensorflow_framework|tensorflow_cc)\.so\.\d+")
+LIBRARY = re.compile(r"tensorflow/lib(?P<name>tensorflow_framework|tensorflow_cc)(\.so\.\d+|\.\d+\.dylib)")
 # The folders below site-packages/nvidia for the libraries of NVIDIA's wheels that TensorFlow loads at run time.
 NVIDIA = (
     *("cublas", "cuda_cupti", "cuda_nvrtc", "cuda_runtime", "cudnn", "cufft"),
@@ -108,7 +122,7 @@ def fill_c(request: Request, wheel: zipfile.ZipFile) -> int:
     """Install libtensorflow, the library of the C interface alone; return the number of files."""
     if not request.libraries.is_dir():
         raise BadWheel("there is no libtensorflow in a wheel, and the compile left no dist/libraries")
-    return install_library(request, wheel, "tensorflow") + write_development_files(request, "tensorflow")
+    return install_library(request, wheel, "tensorflow") + write_development_files(request, wheel, "tensorflow")
 
 
 def fill_cc(request: Request, wheel: zipfile.ZipFile) -> int:
@@ -116,13 +130,16 @@ def fill_cc(request: Request, wheel: zipfile.ZipFile) -> int:
     headers = header_files.of_wheel(wheel)
     names = headers.keys() - header_files.of_c_interface(wheel, headers)
     count = install_headers(request, wheel, names) + install_more_headers(request, headers)
-    return count + install_library(request, wheel, "tensorflow_cc") + write_development_files(request, "tensorflow_cc")
+    count += install_library(request, wheel, "tensorflow_cc")
+    return count + write_development_files(request, wheel, "tensorflow_cc")
 
 
-def write_development_files(request: Request, name: str) -> int:
+def write_development_files(request: Request, wheel: zipfile.ZipFile, name: str) -> int:
     """Write the files for pkg-config and CMake; return their number."""
     complete = request.libraries.is_dir()
-    return development_files.write(request.prefix, name, request.version, client_session=complete)
+    return development_files.write(
+        request.prefix, name, request.version, client_session=complete, macos=is_of_macos(wheel)
+    )
 
 
 def install_headers(request: Request, wheel: zipfile.ZipFile, names: Iterable[str]) -> int:
@@ -158,19 +175,24 @@ def include(request: Request, name: str) -> Path:
 
 
 def install_library(request: Request, wheel: zipfile.ZipFile, name: str) -> int:
-    """Install one library into lib/ under its full version, with the links for the loader and the linker."""
-    target = request.prefix / "lib" / f"lib{name}.so.{request.version}"
+    """Install one library into lib/ under its full version, with the links for the loader and the linker.
+
+    Those of macOS stay as they are: they find each other by the search paths of what loads them, and a change would
+    break their signatures, without which the system ends the process.
+    """
+    target = request.prefix / "lib" / library_file(wheel, name, request.version)
+    major = library_file(wheel, name, request.version.partition(".")[0])
     if request.libraries.is_dir():
         item = Item(member=library(wheel, "tensorflow_framework"), target=target)
-        copied(request.libraries / "lib" / f"lib{name}.so.2", item)
+        copied(request.libraries / "lib" / major, item)
     else:
         item = Item(member=library(wheel, name), target=target)
         extract(wheel, [item])
-    if elf_runpath.rewrite(target, library_runpath):
+    if not is_of_macos(wheel) and elf_runpath.rewrite(target, library_runpath):
         stamp(item)
-    soname = target.with_name(f"lib{name}.so.{request.version.partition('.')[0]}")
+    soname = target.with_name(major)
     link(soname, target)
-    link(target.with_name(f"lib{name}.so"), soname)
+    link(target.with_name(library_file(wheel, name)), soname)
     return 3
 
 
@@ -205,7 +227,8 @@ def fill_base(request: Request, wheel: zipfile.ZipFile) -> int:
     require_known_files(wheel)
     items = [Item(member=m, target=site_packages / m.filename) for m in files(wheel) if is_package(m.filename)]
     extract(wheel, items)
-    changed = [item for item in items if item.target.suffix == ".so" and clean_runpath(item)]
+    modules = [] if is_of_macos(wheel) else [item for item in items if item.target.suffix == ".so"]
+    changed = [item for item in modules if clean_runpath(item)]
     links = link_back(request, wheel, site_packages)
     wheel_metadata.write(
         wheel,

@@ -66,6 +66,17 @@ def content(wheel: zipfile.ZipFile, name: str) -> bytes:
         raise BadWheel(f"the wheel has no {name}") from None
 
 
+def is_of_macos(wheel: zipfile.ZipFile) -> bool:
+    """Return whether a wheel is for macOS, by its name."""
+    return "-macosx_" in str(wheel.filename)
+
+
+def library_file(wheel: zipfile.ZipFile, name: str, version: str = "") -> str:
+    """Return the name of a library's file, of a version or the linker's, on the wheel's system."""
+    dotted = f".{version}" if version else ""
+    return f"lib{name}{dotted}.dylib" if is_of_macos(wheel) else f"lib{name}.so{dotted}"
+
+
 def extract(wheel: zipfile.ZipFile, items: Sequence[Item]) -> None:
     """Write each member to its target, in parallel (inflating releases the GIL) and the largest first."""
     for folder in {item.target.parent for item in items}:
