@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "tests" / "fixtures" / "compile" / "upstream.csv"
-RELEASES = ("linux_x86", "linux_x86_cuda", "linux_arm64")
+RELEASES = ("linux_x86", "linux_x86_cuda", "linux_arm64", "macos_arm64")
 RC_LINE = re.compile(r"(?:build|common)(?::(?P<config>\w+))?\s+(?P<flags>-.*)")
 ENV_LINE = re.compile(r"TFCI_(?:BAZEL_COMMON_ARGS|BUILD_PIP_PACKAGE_(?:WHEEL_NAME_)?ARGS?)=(?P<flags>.*)")
 NAMED = re.compile(r"--config[= ](\w+)")

@@ -7,10 +7,12 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kiln.build.engine.plan import plan_outputs
 from kiln.build.job.job import BuildJob, BuildOptions, ConfigJob
-from kiln.feedstock import config_file, matrix
+from kiln.build.steps import StagedFiles
+from kiln.feedstock import config_file, matrix, rerender
 from kiln.recipe import feedstock as model
-from kiln.recipe import render
+from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, RenderedConfig, Staging
 from kiln.state.results import Artifact, PackageReport, TestReport, TestVerdict
@@ -18,6 +20,7 @@ from kiln.state.results import Artifact, PackageReport, TestReport, TestVerdict
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from kiln.build.steps import BuildStep
     from kiln.recipe.feedstock import Feedstock
     from kiln.recipe.rendered import Source
 
@@ -39,6 +42,14 @@ def copied(name: str, folder: Path) -> Feedstock:
     return model.load(folder / name)
 
 
+def write_files(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files by their paths in a folder."""
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+
+
 def feedstock(
     folder: Path,
     recipe: str,
@@ -57,11 +68,15 @@ def feedstock(
         **{f".ci_support/{name}.yaml": text for name, text in (configs or {}).items()},
         **(files or {}),
     }
-    for name, text in texts.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+    write_files(folder, texts)
     return model.load(folder)
+
+
+def expanded(folder: Path, recipe: str, variants: str = "", forge: str = LINUX_ONLY, **more: Any) -> Feedstock:
+    """Write a feedstock with the configs that it expands to."""
+    found = feedstock(folder, recipe, variants, forge, **more)
+    rerender.write_ci_support(found, matrix.configs(found))
+    return found
 
 
 def rendered(found: Feedstock, name: str | None = None) -> RenderedConfig:
@@ -70,6 +85,11 @@ def rendered(found: Feedstock, name: str | None = None) -> RenderedConfig:
         return render.render(found, config_file.read_config(found, name))
     (only,) = matrix.configs(found)
     return render.render(found, only)
+
+
+def closed(found: Feedstock, name: str | None = None) -> RenderedConfig:
+    """Render a config of a feedstock, see `rendered`, with its pins as a plan has them."""
+    return pins.close_static_pins(rendered(found, name))
 
 
 def config(name: str = "linux_64_", platform: str = "linux-64", **variant: str) -> BuildConfig:
@@ -87,6 +107,12 @@ def output(name: str = "app", **fields: Any) -> Output:
     """Return an output of a rendering, plain but for these fields."""
     plain = {"version": "1", "build_number": 0, "build_string": "0", "subdir": "linux-64"}
     return Output(name=name, **{**plain, "run_exports": {}, "about": {}, "used": {}, **fields})
+
+
+def steps_of_outputs(rendering: RenderedConfig, recipe: Path, folder: Path) -> tuple[BuildStep, ...]:
+    """Return the steps that build the outputs of a rendering in a folder, whose shared steps are taken as done."""
+    compiled = {staging.name: StagedFiles(folder=folder / "c") for staging in rendering.stagings}
+    return plan_outputs(rendering, recipe_folder=recipe, folder=folder, channels=(), compiled=compiled, extra={})
 
 
 def build_job(root: Path, **fields: Any) -> BuildJob:

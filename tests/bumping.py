@@ -7,8 +7,7 @@ import hashlib
 from typing import TYPE_CHECKING
 
 from kiln.feedstock.bump import bump
-from kiln.recipe import feedstock as recipe_feedstock
-from tests.builders import LINUX_ONLY
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -22,16 +21,7 @@ OLD = hashlib.sha256(b"old").hexdigest()
 
 def feedstock(root: Path, text: str, *, v1: bool = False, configs: Mapping[str, str] | None = None) -> Feedstock:
     """Return a feedstock of one recipe, in either format, with configs by their names."""
-    files = {
-        f"recipe/{'recipe' if v1 else 'meta'}.yaml": text,
-        "conda-forge.yml": LINUX_ONLY + "conda_build_tool: rattler-build\n" * v1,
-        **{f".ci_support/{name}.yaml": config for name, config in (configs or {}).items()},
-    }
-    for name, content in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode())
-    return recipe_feedstock.load(root)
+    return builders.feedstock(root, text, v1=v1, configs=configs)
 
 
 def released(folder: Path, *names: str) -> dict[str, str]:

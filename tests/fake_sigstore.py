@@ -45,19 +45,16 @@ def canonical(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def pae(payload: bytes, payload_type: str = PAYLOAD_TYPE) -> bytes:
-    return b"DSSEv1 %d %s %d %s" % (len(payload_type), payload_type.encode(), len(payload), payload)
+def pae(payload: bytes) -> bytes:
+    return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
 
 
-def _utf8(text: str) -> bytes:
-    data = text.encode()
+UTF8, OCTETS = b"\x0c", b"\x04"  # the tags of a text and of bytes
+
+
+def _der(tag: bytes, data: bytes) -> bytes:
     size = bytes([len(data)]) if len(data) < 128 else b"\x81" + bytes([len(data)])
-    return b"\x0c" + size + data
-
-
-def _octets(data: bytes) -> bytes:
-    size = bytes([len(data)]) if len(data) < 128 else b"\x81" + bytes([len(data)])
-    return b"\x04" + size + data
+    return tag + size + data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +115,7 @@ class FakeSigstore:
         older = x509.UnrecognizedExtension(ObjectIdentifier(f"{FULCIO}.1"), issuer.encode())
         builder = builder.add_extension(older, critical=False)
         for number, claim in claims.items():
-            extension = x509.UnrecognizedExtension(ObjectIdentifier(f"{FULCIO}.{number}"), _utf8(claim))
+            extension = x509.UnrecognizedExtension(ObjectIdentifier(f"{FULCIO}.{number}"), _der(UTF8, claim.encode()))
             builder = builder.add_extension(extension, critical=False)
         before = builder.sign(self.authority, hashes.SHA256())
         timestamps = self._certificate_timestamps(before.tbs_certificate_bytes)
@@ -137,7 +134,7 @@ class FakeSigstore:
         one = struct.pack(">B", 0) + log_id + struct.pack(">QH", moment, 0) + b"\x04\x03"
         one += struct.pack(">H", len(signed)) + signed
         sized = struct.pack(">H", len(one)) + one
-        return _octets(struct.pack(">H", len(sized)) + sized)
+        return _der(OCTETS, struct.pack(">H", len(sized)) + sized)
 
     def entry(self, envelope: dict[str, Any], verifier: x509.Certificate) -> dict[str, Any]:
         """Return the entry of an envelope in the log of signatures, which has this one alone."""

@@ -92,6 +92,7 @@ def conda_package(
             data = str(value).encode() if is_text else json.dumps(value).encode()
             member = tarfile.TarInfo(f"info/{name}")
             member.size = len(data)
+            member.mode = 0o755 if name.endswith(".sh") else 0o644
             tar.addfile(member, io.BytesIO(data))
         link = tarfile.TarInfo("info/link")
         link.type, link.linkname = tarfile.SYMTYPE, "index.json"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
 import signal
@@ -103,16 +104,16 @@ class SlurmCluster:
         names = ("socket", "pid-file", "log-file", "seed-file")
         files = [f"--{name}={munge / name.removesuffix('-file')}" for name in names]
         self._run("munged", "--foreground", f"--key-file={munge / 'key'}", "--force", *files)
-        until((munge / "socket").exists, "munged listens", self._daemons["munged"], seconds=60)
+        until((munge / "socket").exists, "munged listens", self._daemons["munged"])
         self.start_controller()
         for node in self.nodes:
             self._run("slurmd", "-D", "-f", str(self.conf), "-N", node)
-        until(lambda: self._states() == {"idle"}, "all nodes are idle", seconds=60)
+        until(lambda: self._states() == {"idle"}, "all nodes are idle")
 
     def start_controller(self) -> None:
         """Start slurmctld, which has the jobs of one that was stopped, and wait until it answers."""
         self._run("slurmctld", "-D", "-f", str(self.conf))
-        until(self._states, "slurmctld answers", self._daemons["slurmctld"], seconds=60)
+        until(self._states, "slurmctld answers", self._daemons["slurmctld"])
 
     def stop_controller(self) -> None:
         """End slurmctld, which stores its state."""
@@ -167,8 +168,8 @@ class SlurmCluster:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return as many consecutive ports that nobody listens at."""
-    for first in range(26000, 30000, count):
+    """Return as many consecutive ports that nobody listens at, and hardly another cluster that starts just now."""
+    for first in random.sample(range(26000, 30000, count), 100):
         sockets: list[socket.socket] = []
         try:
             for port in range(first, first + count):

@@ -1,4 +1,4 @@
-"""The small workspace in the shape of TensorFlow: its image, the compilers of its two CUDAs, its two Pythons.
+"""The small workspace in the shape of TensorFlow: its image, the compilers of its two CUDAs, its Pythons.
 
 All of it comes from Debian's mirror and PyPI. Its feedstock is fixtures/small-tensorflow, whose scripts are links to
 the real recipe's; `feedstock` copies it with what they link to.
@@ -21,6 +21,7 @@ from kiln.conda.channel import LocalChannel
 from kiln.image import apt, worker
 from kiln.image.apt import KEYRING
 from tests import shared_inputs
+from tests.packages import release_package
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,7 +33,8 @@ FIXTURE = ROOT / "tests" / "fixtures" / "small-tensorflow"
 STORE = ROOT / "build_artifacts" / "small-tensorflow"
 IMAGE = "localhost/kiln-bazel:trixie"
 # Bazel, the rules that it would download, and the newest host compiler that both CUDAs accept (12.4: GCC below 14).
-BAZEL = ("bazel-bootstrap", "bazel-rules-cc", "bazel-rules-java", "bazel-rules-proto", "g++-13")
+RULES = ("bazel-rules-cc", "bazel-rules-java", "bazel-rules-proto")
+BAZEL = ("bazel-bootstrap", *RULES, "g++-13", "g++-13-aarch64-linux-gnu")
 # By which the programs of check_link.sh find the libraries.
 FINDERS = ("cmake", "make", "pkgconf")
 # CUDA 12.4's nvcc, unpacked alone: the packages that it depends on have 2.5 GB, and their headers are in the wheels.
@@ -41,6 +43,9 @@ HEADERS = "libpython{python}-dev"
 # Python 3.13 is the image's own; 3.11 is Debian 12's, which runs there too.
 INTERPRETER = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib")
 PYTHONS = {"3.11": "bookworm", "3.13": "trixie"}
+# The Python of the cross-compiled config, and what it and the libraries are linked with: qemu-user runs them by it.
+ARM_PYTHON = "3.13"
+ARM_LIBRARIES = ("libc6", "libexpat1", "libffi8", "libgcc-s1", "libstdc++6", "zlib1g")
 
 PROFILE = """\
 TOP = $(_HERE_)/..
@@ -62,16 +67,20 @@ for executable in sys.argv[2:]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """The feedstock's other inputs, in a folder that is kept: Bazel's downloads, and a channel of Pythons."""
+    """The feedstock's other inputs, in a folder that is kept: Bazel's downloads, and a channel of Pythons.
+
+    ``arm`` is the root of a Debian of aarch64, as far as its Python needs it.
+    """
 
     downloads: Path
     channel: Path
+    arm: Path
 
 
 def ready(engine: Engine, folder: Path = STORE) -> Store:
     """Have the image in the engine and the downloads and packages in a folder; what is there is not made again."""
     shared_inputs.provide_image(engine, worker.base_image_recipe("trixie", (*BAZEL, *FINDERS)), IMAGE)
-    store = Store(downloads=folder / "downloads", channel=folder / "channel")
+    store = Store(downloads=folder / "downloads", channel=folder / "channel", arm=folder / "arm")
     made = files.sha256(FIXTURE / "toolkits.txt") + files.sha256(Path(__file__))
     complete = folder / "complete"
     with shared_inputs.turn("small-tensorflow"):
@@ -91,18 +100,24 @@ def feedstock(target: Path, store: Store) -> Path:
 
 def make(store: Store, scratch: Path, engine: Engine) -> None:
     """Fetch everything and put it into the store."""
-    for place in (store.downloads, store.channel):
+    for place in (store.downloads, store.channel, store.arm):
         files.remove(place)
         place.mkdir(parents=True)
     wheels = fetch_wheels(scratch / "wheels")
     debian = {suite: scratch / suite for suite in ("trixie", "bookworm")}
     fetch_debian("trixie", (NVCC, HEADERS.format(python="3.13")), debian["trixie"])
     fetch_debian("bookworm", (HEADERS.format(python="3.11"), *INTERPRETER), debian["bookworm"])
+    fetch_debian("trixie", (HEADERS.format(python=ARM_PYTHON),), debian["trixie"], "arm64")
     pack(cuda_12(scratch / "12", debian["trixie"], wheels), store.downloads / "cuda_nvcc-12.4.1.tar")
     pack(cuda_13(scratch / "13", wheels), store.downloads / "cuda_nvcc-13.0.0.tar")
     for python, suite in PYTHONS.items():
         pack(debian[suite] / "usr", store.downloads / f"python-{python}.tar", only="include")
-    pack_interpreters(store.channel, debian["bookworm"], scratch / "packages", engine)
+    packages = pack_interpreters(debian["bookworm"], scratch / "packages", engine)
+    interpreter = (f"python{ARM_PYTHON}-minimal", f"libpython{ARM_PYTHON}-minimal", f"libpython{ARM_PYTHON}-stdlib")
+    fetch_debian("trixie", (*interpreter, *ARM_LIBRARIES), store.arm, "arm64")
+    (store.arm / "lib").symlink_to("usr/lib")
+    arm = (pack_arm_interpreter(store.arm / "usr", scratch / "arm"), "linux-aarch64")
+    LocalChannel(root=store.channel).add([*((package, "linux-64") for package in packages), arm])
 
 
 def fetch_wheels(folder: Path) -> Path:
@@ -114,9 +129,9 @@ def fetch_wheels(folder: Path) -> Path:
     return folder / "nvidia"
 
 
-def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
+def fetch_debian(suite: str, packages: Iterable[str], folder: Path, architecture: str = "amd64") -> None:
     """Fetch packages of a suite of Debian with this machine's mirrors, apart from its own apt, and unpack them."""
-    lists = folder / "apt"
+    lists = folder / f"apt-{architecture}"
     (lists / "lists" / "partial").mkdir(parents=True)
     trust = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     lines = (
@@ -128,6 +143,7 @@ def fetch_debian(suite: str, packages: Iterable[str], folder: Path) -> None:
         "Dir::Etc::sourceparts": "/dev/null",
         "Dir::State::lists": lists / "lists",
         "Dir::Cache": lists / "cache",
+        "APT::Architecture": architecture,
         "APT::Sandbox::User": "root",
         "Acquire::Languages": "none",
     }
@@ -182,8 +198,8 @@ def pack(folder: Path, archive: Path, *, only: str = "") -> None:
         tar.add(folder / only, arcname=only or ".", filter=executable)
 
 
-def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine) -> None:
-    """Make conda packages of the two Pythons in the image, where both run, and put them into a channel."""
+def pack_interpreters(debian: Path, folder: Path, engine: Engine) -> list[Path]:
+    """Make conda packages of the two Pythons in the image, where both run."""
     folder.mkdir()
     mounts = {ROOT / "kiln": "/opt/kiln-source/kiln", debian: "/opt/bookworm", folder: "/opt/packages"}
     words = [word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}")]
@@ -191,7 +207,17 @@ def pack_interpreters(channel: Path, debian: Path, folder: Path, engine: Engine)
     pythons = ("/usr/bin/python3.13", "/opt/bookworm/usr/bin/python3.11")
     start = (engine.executable, "run", "--rm", *engine.options, "--env", "PYTHONPATH=/opt/kiln-source", *words, IMAGE)
     run((*start, *inside, *pythons), env=engine.environment)
-    LocalChannel(root=channel).add((package, "linux-64") for package in sorted(folder.glob("*.conda")))
+    return sorted(folder.glob("*.conda"))
+
+
+def pack_arm_interpreter(debian: Path, folder: Path) -> Path:
+    """Make a conda package of the Python of another processor, which cannot be asked what it consists of."""
+    name = f"python{ARM_PYTHON}"
+    library = (file for file in (debian / "lib" / name).rglob("*") if file.is_file())
+    payload = {str(file.relative_to(debian)): file.read_bytes() for file in library}
+    payload[f"bin/{name}"] = payload["bin/python"] = (debian / "bin" / name).read_bytes()
+    build = f"0_cp{ARM_PYTHON.replace('.', '')}"
+    return release_package(folder, "python", f"{ARM_PYTHON}.0", build, payload=payload, subdir="linux-aarch64")
 
 
 def run(words: tuple[str, ...], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> None:

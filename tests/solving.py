@@ -87,13 +87,7 @@ class Solver:
         return {item.name.normalized: (str(item.version), str(item.build)) for item in records}
 
     def _program(
-        self,
-        channels: Iterable[Path],
-        specs: Iterable[str],
-        packages: VirtualPackages,
-        subdir: str,
-        *,
-        flexible: bool,
+        self, channels: Iterable[Path], specs: Iterable[str], packages: VirtualPackages, subdir: str, *, flexible: bool
     ) -> dict[str, tuple[str, str]] | None:
         virtual = self.folder / "machine.json"
         offered = {f"{name}-1-0.conda": record(name, *told) for name, told in packages.items()}

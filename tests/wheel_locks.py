@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from packaging.markers import Marker
-from packaging.tags import Tag, compatible_tags, cpython_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags, mac_platforms
 from packaging.utils import parse_wheel_filename
 
 from kiln.base import files, http, process
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The oldest C library that upstream's own wheel runs on (its tag is manylinux_2_27) and a manylinux image has.
 _GLIBC = "2.28"
+_MACOS = (12, 0)  # likewise: macosx_12_0
 
 
 def relock(uv: str, *, env: Mapping[str, str]) -> None:
@@ -91,7 +92,9 @@ def _best_wheel_file(name: str, names: Iterable[str], python: str, subdir: str) 
 
 
 def _wheel_tags(python: str, subdir: str) -> Iterable[Tag]:
-    platforms = platform_tags(_GLIBC, ARCHITECTURES[subdir])
+    architecture = ARCHITECTURES[subdir]
+    macos = subdir.startswith("osx-")
+    platforms = tuple(mac_platforms(_MACOS, architecture) if macos else platform_tags(_GLIBC, architecture))
     major, minor = (int(part) for part in re.findall(r"\d+", python))
     yield from cpython_tags((major, minor), platforms=platforms)
     yield from compatible_tags((major, minor), interpreter=f"cp{major}{minor}", platforms=platforms)

@@ -8,10 +8,19 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.fleet.plan.plan import FleetLimits, plan_fleet
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.state.results import JobEstimate
-from tests.fleets import HOUR, MACHINE, Faults, Simulation, assumed_overheads, estimates, lower_bound, null_recorder
+from tests.fleets import (
+    HOUR,
+    MACHINE,
+    Faults,
+    Simulation,
+    assumed_overheads,
+    estimates,
+    lower_bound,
+    null_recorder,
+    run_config,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -102,18 +111,15 @@ def simulated(
     """Plan for so many machines and run that; returns the machines used, the seconds, and what was paid."""
     bounds = FleetLimits(workers=offered)
     selection = plan_fleet({MACHINE: configs}, assumptions=OVERHEADS, bounds=bounds, optimize="time").selection
-    run_config = FleetRunConfig(
-        id="bench",
-        command="",
-        machine_type=MACHINE,
-        estimates=tuple(configs),
+    config = run_config(
+        configs,
         max_workers=selection.worker_count,
         startup=OVERHEADS.startup,
         attempts=1000,
         replacements=100_000,
     )
     simulation = Simulation(configs, faults=Faults(preemption=rate), seed=seed, up=240.0, home=60.0, down=30.0)
-    report = Supervisor(run_config, executor=simulation, recorder=null_recorder()).execute_run()
+    report = Supervisor(config, executor=simulation, recorder=null_recorder()).execute_run()
     assert report.finished is not None
     paid = sum(end - begin for _, begin, end in simulation.paid) / HOUR * MACHINE.hourly
     return selection.worker_count, report.finished - report.started, paid

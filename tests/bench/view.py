@@ -9,8 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from kiln.run.view.live import LiveView
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport
+from kiln.state.results import ConfigRun, ConfigState
 from tests.fleets import NullObserver
+from tests.unit.run.view.run import a_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,18 +39,7 @@ def share_of_core(watcher: RunObserver) -> float:
         ConfigRun(config=f"config{number}", state=ConfigState.RUNNING, group="", started=time.time(), estimate=600.0)
         for number in range(CONFIGS)
     )
-    report = MatrixReport(
-        run=1,
-        command="",
-        started=time.time(),
-        finished=None,
-        machine="",
-        cores=1,
-        jobs=CONFIGS,
-        engine="",
-        container="",
-        configs=configs,
-    )
+    report = a_run(*configs, started=time.time(), jobs=CONFIGS)
     watcher.run_began(report)
     began, used = time.monotonic(), time.process_time()
     told = 0

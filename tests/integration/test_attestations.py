@@ -265,5 +265,6 @@ def test_a_passphrase_comes_from_the_environment_alone(tmp_path: Path, monkeypat
     monkeypatch.setenv(PASSPHRASE, "battery staple")
     code, _, error = kiln(*words, "--attest", str(key))
     assert code == UsageError.exit_code
-    assert "may be wrong" in error
+    assert "the passphrase is wrong" in error
+    assert "openssl" not in error, "it would replace the key"
     assert "battery staple" not in error

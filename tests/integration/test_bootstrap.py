@@ -115,10 +115,8 @@ def clone(tmp_path: Path) -> Clone:
     root, wheels = tmp_path / "a clôné", tmp_path / "wheels"
     wheels.mkdir()
     (root / "requirements").mkdir(parents=True)
-    (root / "kiln").mkdir()
-    for name in ("__init__.py", "base"):
-        source, target = ROOT / "kiln" / name, root / "kiln" / name
-        shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
+    shutil.copytree(ROOT / "kiln" / "base", root / "kiln" / "base", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "kiln" / "__init__.py", root / "kiln")
     made = Clone(root=root, wheels=wheels)
     made.lock("1.0")
     made.write_entry()

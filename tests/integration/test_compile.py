@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import rattler.package_streaming
 
 from kiln.base import files
 from kiln.base import files as base_files
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 # Of the actions that a cache could answer: the module's object and the module itself, and the wheel.
 PYTHONS_OWN = 3
+QEMU = "qemu-aarch64-static"
+ELF_AARCH64 = (183).to_bytes(2, "little")
 LIBRARIES = ("libtensorflow_framework", "libtensorflow", "libtensorflow_cc")
 
 
@@ -94,7 +97,7 @@ def compile_of(report: dict[str, Any], config: str, title: str = "compile") -> d
     return compiled
 
 
-CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _ = sorted(
+CUDA_12_PY_311, CUDA_12_PY_313, CUDA_13_PY_311, _, AARCH64 = sorted(
     file.stem for file in (small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")
 )
 
@@ -282,6 +285,30 @@ def test_what_one_machine_has_compiled_another_finds_in_the_remote_cache(
     assert remote.password not in ended.stdout + ended.stderr
 
 
+@pytest.mark.slow("an image with Bazel is made, and a small TensorFlow compiled")
+@pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb", QEMU)
+@pytest.mark.sampled
+def test_what_is_cross_compiled_for_aarch64_computes_there(feedstock: Feedstock, tmp_path: Path) -> None:
+    ended = feedstock.build(AARCH64)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count('"skipped"') == len(LIBRARIES) + 3, "the tests of the packages and of the wheel"
+    (wheel,) = (file.name for file in feedstock.wheels() if file.match("*aarch64.whl"))
+    assert re.fullmatch(r"tensorflow-2\.0\.1-cp313-cp313-manylinux_2_\d+_aarch64\.whl", wheel)
+
+    packages = [*(feedstock.artifacts / "linux-aarch64").glob("*.conda")]
+    assert len(packages) == len(LIBRARIES) + 2
+    prefix = tmp_path / "prefix"
+    for package in (*packages, *(feedstock.store.channel / "linux-aarch64").glob("*.conda")):
+        rattler.package_streaming.extract(package, prefix)
+    libraries = {file: file.read_bytes()[18:20] for file in (prefix / "lib").rglob("*tensorflow*.so*")}
+    assert len(libraries) > 3 * len(LIBRARIES)
+    assert set(libraries.values()) == {ELF_AARCH64}
+    environment = {"PREFIX": str(prefix), "PYTHONPATH": str(prefix / "lib/python3.13/site-packages")}
+    python = (QEMU, "-L", str(feedstock.store.arm), str(prefix / "bin/python3.13"), "-B")
+    for check in (("check_install.py", "2.0.1"), ("check_operations.py", "None")):
+        subprocess.run((*python, *check), cwd=feedstock.root / "recipe", env={**os.environ, **environment}, check=True)
+
+
 @pytest.fixture
 def settings(feedstock: Feedstock) -> Iterator[Path]:
     """The feedstock's compile.ini, put back after the test."""
@@ -405,7 +432,7 @@ class Machine:
         job.send_signal(signal.SIGKILL)
         job.wait()
         lock = ArtifactLayout(root=self.root / "build_artifacts").lock_file(CHAIN_CONFIG)
-        with cache.hold_lock(lock, seconds=60):
+        with cache.hold_lock(lock, seconds=waiting.CEILING):
             pass
 
     def package(self) -> str:
@@ -419,18 +446,28 @@ def environment() -> dict[str, str]:
 
 
 def machine(folder: Path, chain: Path) -> Machine:
+    write_feedstock(folder, BUILD, RULES)
+    return Machine(folder, chain)
+
+
+def write_feedstock(folder: Path, script: str, rules: str) -> None:
+    """Write a feedstock with one config, which compiles by a script and Bazel's rules, and packs the texts made."""
     contents = {
         "recipe/meta.yaml": META,
-        "recipe/build.sh": BUILD,
+        "recipe/build.sh": script,
         "recipe/pack.sh": 'cp "$SRC_DIR"/dist/*.txt "$PREFIX"\n',
         "recipe/source/WORKSPACE": "",
-        "recipe/source/BUILD": RULES,
+        "recipe/source/BUILD": rules,
         "conda-forge.yml": "provider: {linux_64: github_actions}\n",
-        f".ci_support/{CHAIN_CONFIG}.yaml": f"docker_image: [{small_tensorflow.IMAGE}]\ntarget_platform: [linux-64]\n",
+        f".ci_support/{CHAIN_CONFIG}.yaml": f"""\
+docker_image:
+- {small_tensorflow.IMAGE}
+target_platform:
+- linux-64
+""",
     }
     for name, text in contents.items():
         files.write_text(folder / name, text)
-    return Machine(folder, chain)
 
 
 @pytest.fixture(scope="module")
@@ -446,7 +483,8 @@ def bazel_image() -> None:
     shared_inputs.provide_image(engine, recipe, small_tensorflow.IMAGE)
 
 
-@pytest.mark.trial
+@pytest.mark.sampled
+@pytest.mark.slow("a compile is stopped and killed four times over")
 @pytest.mark.needs("docker", "mmdebstrap", "apt-get", "dpkg-deb")
 @pytest.mark.usefixtures("bazel_image")
 def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_path: Path) -> None:
@@ -485,7 +523,7 @@ def test_a_chain_of_stopped_and_killed_jobs_runs_no_finished_action_again(tmp_pa
     assert [name for name, _ in record.packages]
     assert [path.name for path in chain.iterdir()] == [handover.RECORD]
 
-    assert in_one_go.wait(timeout=120) == 0
+    assert in_one_go.wait(timeout=waiting.CEILING) == 0
     assert sorted(at_once.begun()) == sorted(f"part{number}" for number in range(ACTIONS))
     assert third.package() == at_once.package()
 

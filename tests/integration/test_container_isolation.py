@@ -7,6 +7,7 @@ compared, byte for byte, with those from before.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import stat
 import subprocess
@@ -110,10 +111,10 @@ def hostile(feedstock: Path, request: pytest.FixtureRequest) -> Path:
     return feedstock
 
 
-def snapshot(folder: Path) -> dict[str, tuple[int, str]]:
-    """The mode and the content of everything below a folder."""
+def snapshot(folder: Path, without: str = "") -> dict[str, tuple[int, str]]:
+    """The mode and the content of everything below a folder, but for what is in folders of a name."""
     result = {}
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(path for path in folder.rglob("*") if without not in path.parts):
         status = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else files.sha256(path) if path.is_file() else ""
         result[str(path.relative_to(folder))] = (stat.S_IMODE(status.st_mode), content)
@@ -139,7 +140,7 @@ KILNS_OWN = (*CHANGING, ".gitignore", "ledger.sqlite", "finished", "conda-forge-
 def of_others(root: Path) -> dict[str, tuple[int, str]]:
     """Return the files that no build may change: those around build_artifacts, kiln's, and those of others in it."""
     made = str(root.relative_to(root.parent) / "build_artifacts") + "/"
-    kilns = {name: result for name, result in snapshot(PACKAGE_ROOT / "kiln").items() if "__pycache__" not in name}
+    kilns = snapshot(PACKAGE_ROOT / "kiln", without="__pycache__")  # where other tests' processes write
     everything = {**snapshot(root.parent), **{f"kiln/{name}": result for name, result in kilns.items()}}
     return {
         name: result
@@ -276,7 +277,7 @@ def test_a_channel_in_a_folder_outside_of_the_feedstock_is_seen_and_only_read(
 def conda_build_image() -> Iterator[str]:
     """An image with a program in conda-build's place that runs the recipe's script, as conda-build would."""
     docker = usable("docker")
-    tag = "localhost/kiln-test:conda-build-in-place"
+    tag = f"localhost/kiln-test-conda-build:{os.getpid()}"
     program = "#!/bin/bash\\nPKG_NAME=small-split PKG_VERSION=1.2 bash $1/build.sh\\n"
     made = subprocess.run(
         (

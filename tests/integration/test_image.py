@@ -98,7 +98,7 @@ def test_a_package_that_debian_does_not_have_is_told_before_anything_is_installe
 
 
 MADE = "/tmp/made"
-TAG = "localhost/kiln-test-commit:1"
+TAG = f"localhost/kiln-test-commit:{os.getpid()}"
 
 
 def test_an_image_of_a_container_has_its_files_and_the_given_settings(engine: Engine, base_image: str) -> None:

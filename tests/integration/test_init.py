@@ -42,10 +42,10 @@ def ended(argv: tuple[str, ...], folder: Path) -> str:
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for name in ("kiln", "requirements", "pyproject.toml", "README.md", "LICENSE"):
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        source.mkdir(exist_ok=True)
-        copy(ROOT / name, source / name)
+    for name in ("kiln", "requirements"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
     pip = (sys.executable, "-m", "pip")
     ended((*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(source)), folder)
     (wheel,) = folder.glob("*.whl")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base import files, locks
+from kiln.base import files, locks, process_table
 from kiln.base.errors import (
     AlreadyRunning,
     BrokenIndex,
@@ -33,6 +33,7 @@ from kiln.base.errors import (
     ProvenanceBroken,
     UsageError,
 )
+from kiln.base.system.processes import is_process_running
 from kiln.cli import main
 from kiln.conda.channel import LocalChannel
 from kiln.conda.install import InstallPlan, execute_install_plan
@@ -240,7 +241,7 @@ def test_ctrl_c_ends_an_install_that_waits_and_its_process(tmp_path: Path, stage
             text=True,
         )
         waiting.until(lambda: any(path.endswith(stage) for path in server.requests), "the request", process)
-        worker = children(process.pid)
+        worker = process_table.child_pids(process.pid)
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=waiting.CEILING)
     assert process.returncode == Interrupted.exit_code, said
@@ -255,24 +256,11 @@ def test_the_process_ends_when_kiln_is_killed(tmp_path: Path) -> None:
     with serving({"repodata.json": silent}) as server:
         process = subprocess.Popen(command(tmp_path, "app", "--from", server.url), cwd=ROOT)
         waiting.until(lambda: server.requests, "the request", process)
-        worker = children(process.pid)
+        worker = process_table.child_pids(process.pid)
         process.kill()
         process.wait()
         assert worker
-        waiting.until(lambda: not any(map(running, worker)), "its end")
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
-def running(pid: int) -> bool:
-    """Return whether a process runs, and is not a zombie."""
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        waiting.until(lambda: not any(map(is_process_running, worker)), "its end")
 
 
 @pytest.mark.parametrize("limits", ["solve", "solve=", "solve=-1", "solve=0", "speed=3", "memory=4XB", "solve=1e9"])
@@ -383,8 +371,8 @@ def stuck_install(server: HostileServer, place: Path) -> Iterator[subprocess.Pop
 
 def worker_of(process: subprocess.Popen[bytes]) -> int:
     """The process that an install has started for py-rattler."""
-    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return int(child)
+    (child,) = process_table.child_pids(process.pid)
+    return child
 
 
 @pytest.mark.sampled

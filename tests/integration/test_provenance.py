@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from kiln.base import files
 from kiln.base.errors import BrokenIndex, NotReproduced, NotWritable, ProvenanceBroken, ReleaseRefused, UsageError
-from tests import warm
+from tests import publishing, warm
 
 pytestmark = pytest.mark.slow("a release is built, published and rebuilt")
 
@@ -190,6 +191,23 @@ def test_a_bundle_holds_packages_logs_hashes_and_statements_that_can_be_verified
     for package in packages(place):
         assert "the one of the channel's statement" in done(kiln(feedstock, "verify", package))
     assert kiln(feedstock, *publish(tmp_path / "c"), "--bundle", str(place)).returncode == NotWritable.exit_code
+    done(kiln(feedstock, *publish(channel), "--bundle", str(tmp_path / "again")))  # after their publication
+    assert sorted(map(str, (tmp_path / "again").rglob("*.json"))) == [
+        str(tmp_path / "again" / path.relative_to(place)) for path in sorted(place.rglob("*.json"))
+    ]
+
+
+def test_a_published_package_can_be_signed_later(feedstock: Path, channel: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(channel, tmp_path / "copy", symlinks=True))
+    key, public = tmp_path / "key.pem", tmp_path / "key.pub.pem"
+    key.write_bytes(publishing.KEY.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public.write_bytes(publishing.public_pem(publishing.KEY))
+    words = ("verify", packages(copy)[0], "--require-attestation", str(public))
+    assert "--attest KEY signs it" in broken(kiln(feedstock, *words))
+    told = json.loads(done(kiln(feedstock, *publish(copy), "--attest", str(key), "--json")))
+    assert (told["published"], len(told["attested"])) == ([], 2)
+    assert "the channel's statement is the attested one" in done(kiln(feedstock, *words))
+    assert "attested" not in json.loads(done(kiln(feedstock, *publish(copy), "--attest", str(key), "--json")))
 
 
 @pytest.mark.sampled
@@ -201,6 +219,8 @@ def test_a_bad_build_is_patched_or_withdrawn_and_its_name_is_not_taken_again(
     to = ("publish", "--to", str(copy))
     assert "patched" in done(kiln(feedstock, *to, "--yank", app, "--patch", '{"depends": []}'))
     assert index(copy)[app]["depends"] == []
+    assert "yanked" in done(kiln(feedstock, *to, "--yank", library))
+    assert "it was withdrawn there" in kiln(feedstock, *publish(copy), "--check").stderr
     assert "yanked" in done(kiln(feedstock, *to, "--yank", library, "--delete"))
     assert set(index(copy)) == {app}
     assert kiln(feedstock, *to, "--yank", "liibsmall").returncode == UsageError.exit_code

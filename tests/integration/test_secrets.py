@@ -76,11 +76,11 @@ def processes(seen: set[bytes]) -> Iterator[None]:
 
     def look() -> None:
         while not over.wait(0.01):
-            for entry in Path("/proc").glob("[0-9]*/cmdline"):
+            for process in Path("/proc").glob("[0-9]*"):  # nothing below it, which glob would look up unguarded
                 try:
-                    seen.add(entry.read_bytes())
+                    seen.add((process / "cmdline").read_bytes())
                 except OSError:
-                    continue
+                    continue  # it has ended
 
     watcher = threading.Thread(target=look)
     watcher.start()

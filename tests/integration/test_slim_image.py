@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 WORK = ROOT / "build_artifacts" / "images"
 SERVER = ROOT / "tests" / "fixtures" / "model-server.c"
+HEALTH = "/usr/bin/models-are-served"
 pytestmark = [
     pytest.mark.slow("an image is made of TensorFlow's rehearsal, or of packages with libraries of Debian"),
     pytest.mark.sampled,
@@ -156,9 +157,7 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
     started = loaded.run_command("run", "--detach", *words, *as_user, *settings, archive.tag, "--grpc_max_threads=4")
     assert started.ok, started.tail
     try:
-        until(
-            lambda: loaded.run_command("exec", named, "/usr/bin/models-are-served").ok, "models are served", pause=0.2
-        )
+        until(lambda: loaded.run_command("exec", named, HEALTH).ok, "models are served", pause=0.2)
         until(lambda: len(loaded.run_command("logs", named).stdout.split()) >= len(EXPECTED), "the engine has the log")
         assert tuple(loaded.run_command("logs", named).stdout.split()) == EXPECTED
         shell = 'while read -r key value _; do [[ $key != Uid: ]] || echo "$value"; done </proc/1/status'
@@ -168,6 +167,31 @@ def test_the_server_starts_as_any_plain_user_is_found_well_and_ends_when_asked(
         assert loaded.run_command("stop", "--time", "30", named).ok
         (state,) = json.loads(loaded.run_command("inspect", named).stdout)
         assert state["State"]["ExitCode"] == 128 + signal.SIGTERM
+    finally:
+        loaded.run_command("rm", "--force", named)
+
+
+def test_all_models_of_a_file_are_served_and_an_unknown_one_is_named(
+    loaded: Engine, archive: slim.SlimImage, tmp_path: Path
+) -> None:
+    """With the stand-in, which knows the models that it was started with."""
+    file = tmp_path / "models.config"
+    models = (f'config {{ name: "{name}" base_path: "/models/{name}" }}' for name in ("half", "third"))
+    file.write_text(f"model_config_list {{ {' '.join(models)} }}\n")
+    file.chmod(0o644)
+    named = f"kiln-test-{os.getpid()}-models"
+    words = ("--name", named, *loaded.options, "--network", "none", "--cap-drop", "all", "--read-only")
+    given = ("--volume", f"{file}:/etc/models.config:ro", "--env", "MODEL_CONFIG_FILE=/etc/models.config")
+    started = loaded.run_command("run", "--detach", *words, *given, archive.tag)
+    assert started.ok, started.tail
+    try:
+        until(lambda: loaded.run_command("exec", named, HEALTH).ok, "models are served", pause=0.2)
+        other = loaded.run_command("exec", "--env", "MODEL_CONFIG_FILE=", "--env", "MODEL_NAME=typo", named, HEALTH)
+        assert not other.ok
+        assert "typo: HTTP/1.1 404 Not Found" in other.stdout
+        log = loaded.run_command("logs", named).stdout
+        assert "--model_config_file=/etc/models.config" in log
+        assert "--model_name" not in log
     finally:
         loaded.run_command("rm", "--force", named)
 
@@ -194,7 +218,7 @@ def test_an_image_for_gpus_is_made_of_the_cuda_build_and_names_its_driver(tmp_pa
             depends=depends,
         )
         with write_package(tmp_path, facts) as archive:
-            archive.add_bytes(f"share/{build}", b"")
+            archive.add_bytes("bin/tensorflow_model_server", build.encode(), executable=True)
         made.add([(tmp_path / f"{facts.stem}.conda", "linux-64")])
     result = {}
     for cuda in ("", "12.9"):

@@ -28,7 +28,7 @@ from tests.integration.fleet.helpers import (
     words,
 )
 from tests.slurm_cluster import SlurmCluster
-from tests.waiting import until
+from tests.waiting import CEILING, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +101,7 @@ def processes(cluster: SlurmCluster) -> Iterator[Processes]:
 
 
 def wait(root: Path, process: subprocess.Popen[bytes]) -> int:
-    code = process.wait(timeout=300)
+    code = process.wait(timeout=CEILING)
     sys.stdout.write((root / "controller.log").read_text())
     return code
 
@@ -139,7 +139,7 @@ def test_jobs_outlive_slurm_the_controller_and_a_drained_node(
 ) -> None:
     hold(small)
     process = processes.start(small, shared, "--all")
-    until(lambda: holding(shared, CUDA_311) and holding(shared, CPU_311), "two builds compile", process, seconds=100)
+    until(lambda: holding(shared, CUDA_311) and holding(shared, CPU_311), "two builds compile", process)
     assert set(cluster.job_ids("PENDING")) == {CUDA_312, CPU_312}, "warm builds wait for their cold ones"
     assert set(cluster.call("squeue", "--noheader", "--states=PENDING", "--format=%r").split()) == {"Dependency"}
     assert planted_in(shared) == planted_in(cluster.folder) == []
@@ -150,17 +150,17 @@ def test_jobs_outlive_slurm_the_controller_and_a_drained_node(
     release(shared, CPU_311)
     collected = "no CUDA · interpreter 3.11: done"
     log = small / "controller.log"
-    until(lambda: collected in log.read_text(), "a build is collected without Slurm", process, seconds=60)
+    until(lambda: collected in log.read_text(), "a build is collected without Slurm", process)
     process.kill()
     process.wait()
     cluster.start_controller()
     cluster.call("scancel", cluster.job_ids("RUNNING")[CUDA_311])
-    until(lambda: holding(shared, CPU_312), "a warm build begins without a controller", seconds=60)
+    until(lambda: holding(shared, CPU_312), "a warm build begins without a controller")
     release(shared)
     assert [run.lives for run in ledgered(small)] == [False]
 
     process = processes.start(small, shared, "--all")
-    until(lambda: holding(shared, CUDA_312, 2), "the other build is submitted again", process, seconds=60)
+    until(lambda: holding(shared, CUDA_312, 2), "the other build is submitted again", process)
     release(shared)
     assert wait(small, process) == WorkersLost.exit_code
     cluster.call("scontrol", "update", f"NodeName={node}", "State=RESUME")

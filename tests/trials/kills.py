@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kiln.base import process_table
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -182,11 +184,7 @@ def kill(pids: list[int]) -> None:
 
 def below(root: int) -> list[int]:
     """Return the processes below one."""
-    pids: list[int] = []
-    for file in Path(f"/proc/{root}/task").glob("*/children"):
-        with suppress(OSError):
-            pids += map(int, file.read_text().split())
-    return [deeper for pid in pids for deeper in (pid, *below(pid))]
+    return [process.pid for process in process_table.processes_with_descendants(root) if process.pid != root]
 
 
 def outcome_after(operation: Operation, work: Path, expected: Mapping[str, str]) -> str:

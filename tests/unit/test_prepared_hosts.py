@@ -92,6 +92,6 @@ def test_a_released_host_runs_no_test_and_keeps_no_unit() -> None:
     script = yaml.safe_load((ANSIBLE / "roles/kiln_static/vars/main.yml").read_text())["kiln_static_release_script"]
     stopped = {word for line in script.splitlines() if line.startswith("systemctl stop ") for word in line.split()}
     assert {'"kiln-build@*.service"', "kiln-test.service"} <= stopped
-    enabled = re.findall(r"systemctl enable .*?(\S+)$", PREPARE["kiln_prepare_unpack_tools"], re.MULTILINE)
+    enabled = re.findall(r"systemctl enable .*?(\S+)$", PREPARE["kiln_prepare_after_tools"], re.MULTILINE)
     assert enabled == ["kiln-lease.timer"]
     assert "systemctl disable --quiet kiln-lease.timer" in script.splitlines(), "its link would stay"

@@ -65,3 +65,6 @@ def test_another_platform_gets_the_wheels_that_fit_it() -> None:
     files = ("small-1.2-py3-none-manylinux_2_17_x86_64.whl", "small-1.2-py3-none-manylinux2014_aarch64.whl")
     (row,) = wheel_locks._lock_rows(package(*files), "linux-aarch64")
     assert row["file"] == files[1]
+    apple = [f"small-1.2-py3-none-macosx_{tag}.whl" for tag in ("14_0_arm64", "11_0_arm64", "10_9_x86_64")]
+    (row,) = wheel_locks._lock_rows(package(*files, *apple), "osx-arm64")
+    assert row["file"] == apple[1], "on macOS 12"

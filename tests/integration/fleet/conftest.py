@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import shared_inputs
+from tests.git_repositories import git
 from tests.integration.fleet.helpers import SMALL, containers, docker
 
 if TYPE_CHECKING:
@@ -23,8 +24,10 @@ def workers() -> None:
 
 @pytest.fixture
 def small(tmp_path: Path, workers: None) -> Iterator[Path]:
-    """A copy of the small feedstock; whatever a test left of its machines is removed."""
+    """A checkout of the small feedstock; whatever a test left of its machines is removed."""
     root = Path(shutil.copytree(SMALL, tmp_path / "small-feedstock"))
+    git(root, "init", "--quiet")
+    (root / ".gitignore").write_text("build_artifacts/\n")
     yield root
     left = containers(root)
     if left:

@@ -19,7 +19,6 @@ from moto.server import ThreadedMotoServer
 
 from kiln.base.errors import UnsupportedPython
 from kiln.fleet.model import JobState
-from tests.git_repositories import git
 from tests.integration.fleet.helpers import (
     CONFIGS,
     HELD,
@@ -135,8 +134,6 @@ def openstack(machines: Machines) -> Iterator[ContainerCloud]:
 def assert_gone_on_with(root: Path, machines: Machines, provider: str, told: Row, environment: dict[str, str]) -> None:
     """Kill a run's controller when its first machine is there, resume the run by its name alone, and see it through."""
     hold(root)
-    git(root, "init", "--quiet")
-    (root / ".gitignore").write_text("build_artifacts/\n")
     file = root.parent / "told.json"
     file.write_text(json.dumps({"kiln_controller": gateway(), **told}))
     options = ("--all", "--workers", "2", "--type", "compute-8", "--container", "none", "--poll", "1s")

@@ -129,7 +129,8 @@ def assert_built_and_tested_once(root: Path, run: str, worker: str, tester: str)
     assert_whole(root, [CUDA])
 
 
-@pytest.mark.trial
+@pytest.mark.sampled
+@pytest.mark.slow("a whole run of the fleet: machines are made, prepared, killed and tested on")
 def test_a_detached_run_outlives_this_computer_and_waits_until_it_is_collected(
     small: Path, tmp_path: Path, workers: None
 ) -> None:

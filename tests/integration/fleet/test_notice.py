@@ -30,27 +30,25 @@ def metadata(tmp_path: Path) -> Iterator[MetadataServer]:
 
 
 def test_a_worker_records_the_notice_of_its_provider_and_reports_it_with_its_jobs(
-    metadata: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    metadata: MetadataServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notice, job = load(f"{WORKER_PROGRAMS}/kiln-notice"), load(f"{WORKER_PROGRAMS}/kiln-job")
-    monkeypatch.setattr(notice, "ADDRESS", tmp_path / "metadata")
-    monkeypatch.setattr(notice, "NOTICE", tmp_path / "notice")
-    for name, value in (("NOTICE", tmp_path / "notice"), ("JOBS", tmp_path / "jobs"), ("MEMORY", tmp_path / "memory")):
-        monkeypatch.setattr(job, name, value)
+    job = load(f"{WORKER_PROGRAMS}/kiln-job")
+    for name in ("NOTICE", "JOBS", "MEMORY", "METADATA"):
+        monkeypatch.setattr(job, name, tmp_path / name.lower())
     monkeypatch.setattr(job, "active", lambda _: True)
     (tmp_path / "jobs" / "config").mkdir(parents=True)
     job.begun("config")
-    assert notice.main() == 0, "another provider has no metadata of this kind"
+    assert job.main(["notice"]) == 0, "another provider has no metadata of this kind"
     (tmp_path / "metadata").write_text(f"http://127.0.0.1:{metadata.server_port}\n")
-    assert notice.main() == 0, "no notice yet"
+    assert job.main(["notice"]) == 0, "no notice yet"
     assert job.state_of("config")["reclaimed_at"] is None
     metadata.notice.write_text('{"action": "terminate", "time": "2026-11-21T08:22:00Z"}')
-    assert notice.main() == 0
+    assert job.main(["notice"]) == 0
     assert job.state_of("config")["reclaimed_at"] == 1795249320.0
     (tmp_path / "notice").unlink()
     metadata.notice.write_text("not JSON")
-    assert notice.main() == 1
-    assert "kiln-notice: " in capsys.readouterr().err
+    with pytest.raises(OSError, match="invalid notice"):
+        job.main(["notice"])
     assert job.state_of("config")["reclaimed_at"] is None
 
 

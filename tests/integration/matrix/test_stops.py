@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kiln.base import files
+from kiln.base import files, process_table
 from kiln.base.errors import AlreadyRunning, Interrupted
 from kiln.container.engine import choose_engine
 from kiln.recipe.feedstock import Feedstock
@@ -114,11 +114,7 @@ def test_whoever_is_ended_takes_the_script_along(small: Path, number: signal.Sig
 
 def below(root: int) -> list[int]:
     """The processes below one, the deepest first."""
-    result: list[int] = []
-    for file in Path(f"/proc/{root}/task").glob("*/children"):
-        with suppress(OSError):  # it has ended meanwhile
-            result += map(int, file.read_text().split())
-    return [deeper for pid in result for deeper in (*below(pid), pid)]
+    return [deeper for pid in process_table.child_pids(root) for deeper in (*below(pid), pid)]
 
 
 def is_script(pid: int) -> bool:

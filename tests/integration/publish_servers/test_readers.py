@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
-from pathlib import Path
+import uuid
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,7 +31,7 @@ http {{
     client_body_temp_path {root}/t1; proxy_temp_path {root}/t2; fastcgi_temp_path {root}/t3;
     uwsgi_temp_path {root}/t4; scgi_temp_path {root}/t5;
     server {{ listen unix:{root}/unused.sock; }}
-    server {{ listen 127.0.0.1:{port}; root {channel}; }}
+    server {{ listen 127.0.0.1:{port}; location /{name}/ {{ alias {channel}/; }} }}
 }}
 user root;
 """
@@ -39,15 +39,20 @@ user root;
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[str]:
-    """nginx before the channel in a folder."""
+    """nginx before the channel in a folder.
+
+    Its address has a name of its own: rattler remembers for ever that an address has no shards, and another test's
+    server may have had this port.
+    """
+    name = uuid.uuid4().hex
     settings = tmp_path / "nginx.conf"
     with socket.create_server(("127.0.0.1", 0)) as listening:  # which nginx takes over: no one else can have its port
         port, place = listening.getsockname()[1], listening.fileno()
-        settings.write_text(NGINX.format(root=tmp_path, port=port, channel=tmp_path / "channel"))
+        settings.write_text(NGINX.format(root=tmp_path, port=port, name=name, channel=tmp_path / "channel"))
         words = ("nginx", "-c", str(settings), "-e", "stderr")
         process = subprocess.Popen(words, pass_fds=(place,), env={**os.environ, "NGINX": f"{place};"})
     with process:
-        address = f"http://127.0.0.1:{port}"
+        address = f"http://127.0.0.1:{port}/{name}"
         until(lambda: has(f"{address}/noarch/repodata.json"), "nginx answers", process)
         yield address
         process.terminate()

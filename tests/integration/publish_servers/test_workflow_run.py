@@ -150,7 +150,10 @@ def test_the_jobs_of_a_run_build_hand_on_test_and_publish_all_configs(run: Workf
     assert published == built
     assert sorted(built) == [f"{name}-1-cuda{cuda}_0.conda" for name in ("first", "second") for cuda in ("129", "None")]
     assert served(tmp_path, "trial") == {}
-    assert list((artifacts / "publications").glob("*/provenance/*/*.intoto.json"))
+    statements = [path.read_text() for path in (artifacts / "publications").glob("*/provenance/*/*.intoto.json")]
+    logs = [files.sha256(path) for path in artifacts.glob("packages-*/logs/*/*.log")]
+    assert len(statements) == len(built)
+    assert all(any(f'"{log}"' in text for log in logs) for text in statements), "the jobs' logs came with the packages"
     assert sorted((tmp_path / "list").read_text().split()) == ["12.9", "None"], "each step was finished once"
     assert "3 tests passed" in run.output["build-2/gpu/1: Test"]
     assert any("interrupted" in text for text in run.summaries)

@@ -14,6 +14,7 @@ import pytest
 
 from kiln.base import files
 from kiln.base.errors import AlreadyRunning, DiskFull, KilnError, NotWritable, SystemFault
+from kiln.base.system import files as system_files
 from kiln.state.store.compile_cache import folder_digest
 
 
@@ -83,6 +84,26 @@ def test_where_links_cannot_be_made_the_file_is_copied(tmp_path: Path, monkeypat
     files.link_or_copy(tmp_path / "source", tmp_path / "target")
     assert (tmp_path / "target").read_text() == "content"
     assert not (tmp_path / "target").samefile(tmp_path / "source")
+
+
+@pytest.mark.parametrize("in_kernel", [True, False])
+def test_a_copy_replaces_what_was_there_and_does_not_change_with_its_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_kernel: bool
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    if not in_kernel:
+        monkeypatch.setattr(system_files, "copy_content", refuse)
+    source, target = tmp_path / "source", tmp_path / "out" / "target"
+    source.write_bytes(b"content" * 100_000)
+    source.chmod(0o640)
+    files.write_text(target, "old")
+    files.copy(source, target)
+    assert names(target.parent) == ["target"]
+    assert (target.stat().st_mode, target.stat().st_mtime_ns) == (source.stat().st_mode, source.stat().st_mtime_ns)
+    source.write_bytes(b"changed")
+    assert target.read_bytes() == b"content" * 100_000
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from kiln.base import git
 from kiln.base.errors import UsageError
-from tests import git_repositories
+from tests import builders, git_repositories
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +23,8 @@ ENV = {"PATH": os.environ["PATH"], "GIT_CONFIG_GLOBAL": os.devnull}
 def root(tmp_path: Path) -> Path:
     """A feedstock in a repository, with one commit."""
     feedstock = tmp_path / "repository" / "feedstock"
-    for name in ("recipe/meta.yaml", "recipe/build.sh", "README.md"):
-        (feedstock / name).parent.mkdir(parents=True, exist_ok=True)
-        (feedstock / name).write_text(name)
-    (feedstock / ".gitignore").write_text("*.log\nbuild_artifacts\n")
+    texts = {name: name for name in ("recipe/meta.yaml", "recipe/build.sh", "README.md")}
+    builders.write_files(feedstock, {**texts, ".gitignore": "*.log\nbuild_artifacts\n"})
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "one")):
         git_repositories.git(tmp_path / "repository", *words)
     return feedstock

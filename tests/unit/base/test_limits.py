@@ -72,29 +72,27 @@ def test_a_fault_of_our_own_comes_back_with_where_it_happened() -> None:
     assert "test_limits.py" in str(caught.value.__cause__)
 
 
-@pytest.mark.parametrize("work", [endless, lambda: 7 ** (10**9)], ids=["of many steps", "of a single step"])
-def test_work_without_end_is_ended_and_placed(work: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(errors, "SECONDS", 0.1)
-    with pytest.raises(UnsafeTemplate) as caught:
-        limits.run_bounded(noted(work))
-    assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 0.1 s of processor time")
-
-
 def deepen() -> None:
     deepen()
 
 
-def test_work_that_goes_too_deep_is_ended_and_placed() -> None:
-    with pytest.raises(UnsafeTemplate) as caught:
-        limits.run_bounded(noted(deepen))
-    assert (caught.value.at, caught.value.why) == (HERE, "it is nested too deeply")
-
-
-@pytest.mark.parametrize("work", [grow, lambda: "x" * 10**10], ids=["by and by", "at once"])
-def test_work_that_fills_the_memory_is_ended_and_placed(work: Callable[[], object]) -> None:
+@pytest.mark.parametrize(
+    ("work", "seconds", "why"),
+    [
+        pytest.param(endless, 0.1, "it takes more than 0.1 s of processor time", id="many steps"),
+        pytest.param(lambda: 7 ** (10**9), 0.1, "it takes more than 0.1 s of processor time", id="a single step"),
+        pytest.param(deepen, errors.SECONDS, "it is nested too deeply", id="too deep"),
+        pytest.param(grow, errors.SECONDS, "it takes more than 320 MB of memory", id="memory by and by"),
+        pytest.param(lambda: "x" * 10**10, errors.SECONDS, "it takes more than 320 MB of memory", id="memory at once"),
+    ],
+)
+def test_work_that_is_too_much_is_ended_and_placed(
+    work: Callable[[], object], seconds: float, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(errors, "SECONDS", seconds)
     with pytest.raises(UnsafeTemplate) as caught:
         limits.run_bounded(noted(work))
-    assert (caught.value.at, caught.value.why) == (HERE, "it takes more than 320 MB of memory")
+    assert (caught.value.at, caught.value.why) == (HERE, why)
 
 
 def test_a_result_counts_as_large_as_it_is_written_out() -> None:

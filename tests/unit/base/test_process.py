@@ -6,16 +6,20 @@ import logging
 import os
 import signal
 import sys
-import time
 from contextlib import suppress
-from pathlib import Path
-from typing import IO
+from types import SimpleNamespace
+from typing import IO, TYPE_CHECKING
 
 import pytest
 
 from kiln.base import process
 from kiln.base.errors import MissingTool
-from kiln.base.system.processes import PipeReader
+from kiln.base.system.processes import PipeReader, is_process_running
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 pytestmark = pytest.mark.processes
 
@@ -24,19 +28,6 @@ ENV = {"PATH": "/usr/bin:/bin"}
 
 def python(code: str) -> list[str]:
     return [sys.executable, "-I", "-c", code]
-
-
-def has_ended(pid: int, within: float = 10.0) -> bool:
-    """Return whether a process ends, or becomes a zombie, before the time is over."""
-    until = time.monotonic() + within
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except OSError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 def test_output_and_errors_come_in_order_with_the_exit_code() -> None:
@@ -127,16 +118,23 @@ def test_capture_takes_much_on_both_pipes_without_blocking() -> None:
     assert len(process.capture(python(code), env=ENV, timeout=60).stdout) == 300_000
 
 
-def test_what_does_not_end_in_time_is_ended_with_its_children(tmp_path: Path) -> None:
-    pid_file = tmp_path / "pid"
-    result = process.run(["sh", "-c", f"sleep 600 & echo $! > {pid_file}; wait"], env=ENV, timeout=1)
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Let the time run out at a program's first line: by then it runs, however slowly it has started."""
+    clock = [0.0]
+    monkeypatch.setattr(process, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    return lambda _: clock.__setitem__(0, 2.0)
+
+
+def test_what_does_not_end_in_time_is_ended_with_its_children(late: Callable[[str], None]) -> None:
+    result = process.run(["sh", "-c", "sleep 600 & echo $!; wait"], env=ENV, timeout=1, on_line=late)
     assert result.exit_code == process.TIMED_OUT
-    assert has_ended(int(pid_file.read_text()))
+    until(lambda: not is_process_running(int(result.tail)), "the child ends")
 
 
-def test_what_will_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_will_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch, late: Callable[[str], None]) -> None:
     monkeypatch.setattr(process, "GRACE", 0.2)
-    result = process.run(["sh", "-c", "trap '' TERM; echo deaf; sleep 600"], env=ENV, timeout=1)
+    result = process.run(["sh", "-c", "trap '' TERM; echo deaf; sleep 600"], env=ENV, timeout=1, on_line=late)
     assert (result.exit_code, result.tail) == (process.TIMED_OUT, "deaf")
 
 
@@ -173,7 +171,7 @@ def test_an_interruption_ends_the_whole_group(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         process.run(["sh", "-c", "sleep 600 & echo $!; wait"], env=ENV, on_line=interrupt)
-    assert has_ended(pids[0])
+    until(lambda: not is_process_running(pids[0]), "the child ends")
 
 
 DEBIAN = {"PRETTY_NAME": "Debian GNU/Linux forky/sid", "ID": "debian"}

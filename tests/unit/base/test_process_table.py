@@ -97,11 +97,12 @@ def test_a_child_is_among_the_descendants_until_it_has_ended() -> None:
     with subprocess.Popen((sys.executable, "-c", "input()"), stdin=subprocess.PIPE) as child:
         assert child.pid in {process.pid for process in process_table.processes_with_descendants(os.getpid())}
         assert is_process_running(child.pid)
-        assert process_table.has_children(os.getpid())
+        assert child.pid in process_table.child_pids(os.getpid())
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert not is_process_running(child.pid), "a zombie has ended"
     assert process_table.read_process(child.pid) is None
+    assert process_table.child_pids(child.pid) == ()
 
 
 def test_descendants_are_killed_and_the_process_is_not() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from kiln.base import yaml as kiln_yaml
 from kiln.base.errors import KilnError, MalformedYaml, UnsafeTemplate
 from kiln.base.limits.errors import SECONDS
 from kiln.base.yaml import ScalarInterpretation, load, parse_document, read_text
@@ -61,6 +62,27 @@ def test_bad_yaml_is_one_clear_error_within_the_limit(text: str, error: type[Kil
         parse_document(text, "f", ScalarInterpretation.WORDS)
     assert str(caught.value.at).startswith(place)
     assert time.process_time() - begin < SECONDS
+
+
+@pytest.mark.parametrize("loader", [yaml.CSafeLoader, yaml.SafeLoader], ids=["libyaml", "PyYAML"])
+@pytest.mark.parametrize(
+    ("text", "place", "what", "hint"),
+    [
+        ("a:\n\t- b\n", "f:2:1", r"the character '\t'", "indent with spaces"),
+        ("ä: b\n{% set a = 1 %}\n", "f:2:2", "the character '%'", "remove the {% %}"),
+        ("a: @b\n", "f:1:4", "the character '@'", "quote the text"),
+        ("a: 1\nb: 'it\nc: 2\n", "f:2:4", "begins with 'it has no end", "close it with '"),
+    ],
+)
+def test_a_character_and_an_open_quote_are_named(
+    loader: object, text: str, place: str, what: str, hint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kiln_yaml, "_LOADER", loader)
+    with pytest.raises(MalformedYaml) as caught:
+        parse_document(text, "f", ScalarInterpretation.WORDS)
+    assert str(caught.value.at) == place
+    assert what in caught.value.what
+    assert hint in caught.value.hint
 
 
 def test_no_loader_constructs_objects_of_python() -> None:

@@ -22,7 +22,7 @@ from kiln.build.engine.recipe import variant_variables
 from kiln.build.engine_calls import EngineCalls, StepResult
 from kiln.build.job.messages import StepReporter
 from kiln.conda.channel import LocalChannel
-from kiln.feedstock import config_file, matrix, rerender
+from kiln.feedstock import config_file
 from kiln.recipe import pins, render
 from kiln.state.store.compile_cache import json_digest
 from tests import builders
@@ -50,8 +50,7 @@ build_platform:
 
 
 def test_scripts_of_cross_compiled_configs_find_qemu_user_if_it_is_here(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path / "feedstock", META, "", FORGE)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path / "feedstock", META, "", FORGE)
     native, cross = (
         pins.close_static_pins(render.render(feedstock, config))
         for config in config_file.read_configs(feedstock, ("linux_64_", "linux_aarch64_"))

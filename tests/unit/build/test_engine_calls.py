@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.base.errors import BudgetSpent, DownloadFailed, KilnError, SolveFailed, UsageError
+from kiln.base.errors import BudgetSpent, BuildFailed, DownloadFailed, KilnError, SolveFailed, UsageError
 from kiln.build.engine_calls import (
     ATTEMPTS,
     OUTDATED,
@@ -19,6 +19,7 @@ from kiln.build.engine_calls import (
     explained_solve_error,
     phase_that_line_begins,
 )
+from kiln.build.job.job import BuildOptions
 from kiln.build.job.messages import StepReporter
 from kiln.build.steps import BuildStep, CompileStep, FetchedSource
 from kiln.conda import solve as conda_solve
@@ -189,6 +190,31 @@ def test_a_package_is_made_again_for_files_that_only_it_contains() -> None:
     calls = EngineCalls(job=cast("Any", None), granted=(), recipe_digest="scripts", packed_digest="all", environment={})
     assert calls.inputs_that_decide_result(CompileStep(title="compile", **shared))["files"] == "scripts"
     assert calls.inputs_that_decide_result(BuildStep(output=builders.output(), index={}, **shared))["files"] == "all"
+
+
+GRANT = "the script has no network: grant it in the recipe (extra: network: [build app]), or --network always"
+
+
+@pytest.mark.parametrize(
+    ("words", "granted", "hint"),
+    [
+        ({"network": True, "queue": Path("/f/scripts")}, (), GRANT),
+        ({"network": True, "queue": Path("/f/scripts")}, ("build *",), "as before"),
+        ({"network": False}, (), GRANT),
+        ({"network": True}, (), "as before"),
+        ({"network": False, "options": BuildOptions(rehearsal=True)}, (), "as before"),
+    ],
+    ids=["apart", "granted", "no network at all", "network everywhere", "rehearsal"],
+)
+@pytest.mark.parametrize("said", ["getaddrinfo failed", "its script uses the network, which fails: a.org"])
+def test_a_script_without_the_network_is_told_how_it_gets_it(
+    words: dict[str, Any], granted: tuple[str, ...], hint: str, said: str
+) -> None:
+    job = builders.build_job(Path("/f"), **words)
+    calls = EngineCalls(job=job, granted=granted, recipe_digest="", packed_digest="", environment={})
+    with pytest.raises(BuildFailed) as caught, calls.scripts_without_network("build app"):
+        raise BuildFailed(said, hint="as before")
+    assert caught.value.hint == hint
 
 
 SEARCH = "app could not be built: Failed to resolve dependencies: error sending request for url (u)"

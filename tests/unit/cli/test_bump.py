@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from kiln.recipe.feedstock import Feedstock
 
 
-def text(up: Path, number: int = 3) -> str:
+def text(up: Path) -> str:
     """Return a recipe with one source in a folder."""
     return (
         '{% set version = "1.0" %}\npackage:\n  name: a\n  version: {{ version }}\nsource:\n'
-        f"  url: {up.as_uri()}/a-{{{{ version }}}}.tar\n  sha256: {OLD}\nbuild:\n  number: {number}\n"
+        f"  url: {up.as_uri()}/a-{{{{ version }}}}.tar\n  sha256: {OLD}\nbuild:\n  number: 3\n"
     )
 
 
@@ -52,7 +52,7 @@ def test_a_version_is_written_with_what_follows_from_it(
         "  line 1, version: 1.0 -> 2.0",
         f"  line 7, sha256: {OLD[:16]}... -> {new[:16]}...",
         "  line 9, number: 3 -> 0",
-        make_pasteable("next: kiln rerender, then kiln build --changed", case.root),
+        make_pasteable("next: kiln rerender, git commit, then kiln build --changed --since HEAD~1", case.root),
     ]
     assert "a-2.0.tar" in printed.err
 
@@ -109,7 +109,7 @@ def test_hashes_alone_are_written(case: Feedstock, tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out.splitlines() == [
         "recipe/meta.yaml: version 1.0, build number 3",
         f"  line 7, sha256: {OLD[:16]}... -> {new[:16]}...",
-        make_pasteable("next: kiln build --changed", case.root),
+        make_pasteable("next: git commit, then kiln build --changed --since HEAD~1", case.root),
     ]
     assert kiln(case, "--hashes") == 0
     assert capsys.readouterr().out.splitlines()[1] == "  the hashes are those of the sources"

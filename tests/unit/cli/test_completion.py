@@ -32,10 +32,8 @@ def test_the_entry_script_has_the_arguments_of_build() -> None:
 
 @pytest.mark.parametrize("quote", ["", "'", '"'])
 def test_configs_are_those_of_the_named_feedstock(tmp_path: Path, quote: str) -> None:
-    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n")
-    feedstock.config_folder.mkdir()
-    for name in ("linux_64_b", "linux_64_a"):
-        (feedstock.config_folder / f"{name}.yaml").touch()
+    configs = {"linux_64_b": "", "linux_64_a": ""}
+    feedstock = builders.feedstock(tmp_path / "f", "package:\n  name: a\n  version: '1'\n", configs=configs)
     build = commands_of(completion.parser_for_command_line(f"kiln -C {feedstock.root} build {quote}linux"))["build"]
     (configs,) = (action for action in build._actions if action.dest == "configs")
     assert configs.completer() == ["linux_64_a", "linux_64_b"]

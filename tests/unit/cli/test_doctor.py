@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from kiln.base.errors import IncompatibleVersions, UnknownConfig, UsageError
 from kiln.cli import main
 from kiln.compat import machine
+from kiln.compat.machine import GpuCard
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.compat.machine import MachineFacts
 
 ROOT = Path(__file__).parents[3]
 CELL = "linux_64_cuda_compiler_version12.9microarch_level2python3.12.____cpython"
+CPU = "linux_64_cuda_compiler_versionNonemicroarch_level1python3.10.____cpython"
+ARM, MAC = "linux_aarch64_python3.12.____cpython", "osx_arm64_python3.12.____cpython"
 
 
 def test_what_works_is_told_with_its_row_and_source(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,6 +57,32 @@ def test_a_config_is_checked_for_a_machine(capsys: pytest.CaptureFixture[str]) -
     assert "the build has neither machine code nor PTX for 3.7" in capsys.readouterr().out
 
 
+OF_CONFIGS = [  # a config, a machine, the verdict, and what the answer says and does not say
+    (CPU, "--gpu T4", "works with a cost", "built without CUDA: it runs on the CPU and does not use T4", "nvcc"),
+    (CPU, "--driver 390.46", "works", "", "driver 5"),
+    (CPU, "", "works", "", "CUDA"),
+    (CPU, "--system windows", "cannot work", "does not install on Windows", "upstream's wheel"),
+    (CPU, "--system wsl2", "works", "", "upstream's wheel"),
+    (MAC, "--gpu T4", "works with a cost", "built without CUDA", "upstream's wheel"),
+    (MAC, "--arch x86_64", "cannot work", "a package for osx-arm64 does not install on x86_64", "upstream's wheel"),
+    (CELL, "--gpu GH200", "cannot work", "on which a package for linux-64 does not install", "upstream's wheel"),
+    (CELL, "--arch aarch64", "cannot work", "a package for linux-64 does not install on aarch64", "upstream's wheel"),
+    (CELL.replace("12.9", "12.5"), '--gpu "RTX 5090"', "unknown", "no report has this build", "works with a cost: T"),
+    (ARM, "--arch x86_64", "cannot work", "a package for linux-aarch64 does not install on x86_64", "upstream's wheel"),
+    (ARM, "--gpu GH200", "works with a cost", "does not use GH200 (9.0)", "upstream's wheel"),
+]
+
+
+@pytest.mark.parametrize(("config", "machine", "verdict", "says", "never"), OF_CONFIGS)
+def test_the_package_of_a_config_and_not_upstreams_wheel_is_checked(
+    config: str, machine: str, verdict: str, says: str, never: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main.run(["-C", str(ROOT), "doctor", config, *shlex.split(machine)])
+    out = capsys.readouterr().out
+    assert (out.partition(": ")[0], says in out, never in out) == (verdict, True, False)
+    assert code == (IncompatibleVersions.exit_code if verdict == "cannot work" else 0)
+
+
 RECIPE_V1 = """
 recipe:
   name: whole
@@ -81,10 +112,7 @@ target_platform:
 
 def feedstock_v1(folder: Path, name: str, variant: str) -> list[str]:
     """Return the words that ask the doctor about the one config of a new feedstock with recipe.yaml."""
-    (folder / "recipe").mkdir()
-    (folder / ".ci_support").mkdir()
-    (folder / "recipe" / "recipe.yaml").write_text(RECIPE_V1 % {"name": name})
-    (folder / ".ci_support" / "linux_64_.yaml").write_text(variant + COMMON_V1)
+    builders.feedstock(folder, RECIPE_V1 % {"name": name}, v1=True, configs={"linux_64_": variant + COMMON_V1})
     return ["-C", str(folder), "doctor", "linux_64_", "--json"]
 
 
@@ -92,8 +120,20 @@ def test_a_config_of_recipe_yaml_with_tensorflow(tmp_path: Path, capsys: pytest.
     words = feedstock_v1(tmp_path, "tensorflow-base", CUDA_V1)
     assert main.run(words) == IncompatibleVersions.exit_code
     answer = json.loads(capsys.readouterr().out)
-    assert answer["combination"] == {"tf": "2.21.0", "cuda": "12.5", "python": "3.13", "host": "gcc 14"}
+    asked = {"tf": "2.21.0", "cuda": "12.5", "python": "3.13", "host": "gcc 14"}
+    assert answer["combination"] == {**asked, "platform": "linux-64", "has_cuda": True}
     assert "CUDA 12.5 refuses GCC 14: it must be below 14" in [item["reason"] for item in answer["findings"]]
+
+
+def test_a_package_without_a_list_of_targets_is_not_judged_by_that_of_the_wheel(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = feedstock_v1(tmp_path, "tensorflow-base", CUDA_V1.replace("'14'", "'13'"))
+    assert main.run([*words, "--gpu", "RTX 5090"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    reasons = [item["reason"] for item in answer["findings"]]
+    assert "the config does not say which GPUs its package is compiled for" in reasons
+    assert [reason for reason in reasons if "upstream's" in reason] == []
 
 
 def test_the_variant_file_of_recipe_yaml_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,3 +262,50 @@ def test_a_combination_on_this_machine(capsys: pytest.CaptureFixture[str]) -> No
     main.run(["doctor", "--tf", "2.21", "--glibc", "2.17", "--here", "--json"])
     asked = json.loads(capsys.readouterr().out)["combination"]
     assert (asked["tf"], asked["glibc"]) == ("2.21", "2.17")
+
+
+BARE: dict[str, Any] = {"driver": None, "loaded": None, "cuda": None, "cards": (), "notes": ("NVML: not there",)}
+V100 = GpuCard(name="Tesla V100", capability="7.0", memory=16 << 30)
+NO_DRIVER, NO_GPU, NO_LIBRARIES = "no NVIDIA driver was found", "and no GPU: see", "the libraries of NVIDIA's driver"
+OF_MACHINES: list[tuple[dict[str, Any], str, str, str]] = [  # changes of a bare machine, a question, the answer
+    ({}, "--cuda 12.5", "cannot work", NO_DRIVER),
+    ({}, "--gpu V100", "cannot work", NO_DRIVER),
+    ({}, CELL, "cannot work", NO_DRIVER),
+    ({}, CPU, "works", ""),
+    ({}, "", "works", ""),
+    ({}, "--cuda 12.5 --driver 580.65.06", "works", ""),
+    ({}, "--cuda 12.5 --system wsl2", "works", ""),
+    ({"loaded": "580.65.06"}, "--cuda 12.5", "unknown", NO_LIBRARIES),
+    ({"kernel": "6.6-microsoft-standard-WSL2"}, "--cuda 12.5", "unknown", NO_LIBRARIES),
+    ({"kernel": "5.15.148-tegra"}, "--cuda 12.5", "unknown", NO_LIBRARIES),
+    ({"kernel": "5.15.148-tegra", "cuda": "12.6"}, "--cuda 12.5", "works", ""),
+    ({"driver": "580.65.06", "cuda": "13.0"}, "--cuda 12.5", "unknown", NO_GPU),
+    ({"driver": "580.65.06", "loaded": "580.65.06", "cuda": "13.0", "notes": ()}, "--cuda 12.5", "unknown", NO_GPU),
+    ({"driver": "580.65.06", "loaded": "580.65.06", "cuda": "13.0"}, "--cuda 12.5", "works", ""),
+    ({"driver": "580.65.06", "loaded": "580.65.06", "cuda": "13.0", "cards": (V100,)}, "--cuda 12.5", "works", ""),
+]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("changes", "question", "verdict", "says"), OF_MACHINES)
+def test_what_needs_a_gpu_does_not_work_on_a_machine_without(
+    changes: dict[str, Any],
+    question: str,
+    verdict: str,
+    says: str,
+    facts: MachineFacts,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Where a part of the driver is found, the other may be hidden: in a container, WSL2, a Jetson."""
+    linux = {"system": "Debian, x86_64", "kernel": "6.1", "glibc": "2.36", "avx": True}
+    known = dataclasses.replace(facts, **{**linux, **BARE, **changes})
+    monkeypatch.setattr(machine, "probe_machine", lambda _: known)
+    words = [question] if question in {CELL, CPU} else ["--tf", "2.21", *question.split()]
+    code = main.run(["-C", str(ROOT), "doctor", "--here", *words])
+    out = capsys.readouterr().out
+    assert out.partition(":")[0] == verdict, out
+    assert says in out
+    assert bool(says) == any(each in out for each in (NO_DRIVER, NO_GPU, NO_LIBRARIES))
+    assert code == (IncompatibleVersions.exit_code if verdict == "cannot work" else 0)
+    assert "nearest working" not in out

@@ -121,9 +121,7 @@ def test_a_checkout_with_configs_keeps_them(tmp_path: Path, capsys: pytest.Captu
     (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\nmine:\n- '1'\n")
     capsys.readouterr()
     smithy = {"build-locally.py": "import subprocess\n", ".github/workflows/conda-build.yml": "theirs\n"}
-    for name, text in smithy.items():
-        (feedstock.root / name).parent.mkdir(parents=True, exist_ok=True)
-        (feedstock.root / name).write_text(text)
+    builders.write_files(feedstock.root, smithy)
     before = contents(feedstock.root)
     assert init(feedstock.root, "--json") == 0
     after, report = contents(feedstock.root), json.loads(capsys.readouterr().out)

@@ -22,7 +22,7 @@ def test_a_name_is_the_prefix_where_conda_looks(monkeypatch: pytest.MonkeyPatch,
     assert request.prefix == tmp_path / "envs" / "tf"
 
 
-@pytest.mark.parametrize("words", [["six"], ["six", "-n", "a", "-p", "b"]])
+@pytest.mark.parametrize("words", [["six"], ["six", "-n", "a", "-p", "b"], ["six", "-p", ""]])
 def test_one_place_is_required(words: list[str]) -> None:
     parser, _ = main.command_parser_and_module("install")
     with pytest.raises(UsageError):

@@ -169,8 +169,7 @@ FAULTS = [
 def test_lint_says_what_other_commands_refuse_or_warn_of(tmp_path: Path, recipe: str, old: str, new: str) -> None:
     v1 = recipe.startswith("context:")
     files = {"recipe/build.sh": "true\n", "recipe/LICENSE": ""}
-    clean = builders.feedstock(tmp_path, recipe, VARIANTS, files=files, v1=v1)
-    write_ci_support(clean, matrix.configs(clean))
+    builders.expanded(tmp_path, recipe, VARIANTS, files=files, v1=v1)
     subject = builders.feedstock(tmp_path, changed(recipe, old, new), VARIANTS, files=files, v1=v1)
     doubts: Doubts = {}
     others = faults_of(lambda: matrix.configs(subject, None, doubts))
@@ -205,6 +204,21 @@ def warnings_of(subject: Feedstock, config: BuildConfig) -> tuple[KilnError, ...
         return ()
 
 
+def test_what_the_engine_lacks_is_a_hint_where_no_config_is_built(tmp_path: Path) -> None:
+    recipe = changed(META, "    - zlib >=1.2,<2\n", "    - python\n    - python >=3.9  # [win]\n")
+    recipe = changed(recipe, "  run:\n", "  run:\n    - python\n").replace("  skip: true  # [win]\n", "")
+    recipe = changed(recipe, "  number: 0\n", "  number: 0\n  pin_depends: strict  # [linux]\n")
+    subject = feedstock(tmp_path, recipe, {"conda-forge.yml": "provider: {win_64: azure}\n"})
+    write_ci_support(subject, matrix.configs(subject))
+    lints = check_feedstock(subject, of_conda_forge=False, fix=False).messages
+    found = {message.id: message for message in lints if message.id.startswith("kiln-")}
+    assert "does not have 'build/pin_depends'" in found["kiln-refused"].text
+    assert found["kiln-refused"].text.endswith("; only in linux_64_")
+    assert found["kiln-warning"].text.endswith("which a solver chooses; only in win_64_")
+    line = recipe[: recipe.index("python >=3.9")].count("\n") + 1
+    assert str(found["kiln-warning"].at) == f"recipe/meta.yaml:{line}:7"
+
+
 @pytest.mark.parametrize("recipe", [META, RECIPE], ids=["meta.yaml", "recipe.yaml"])
 def test_a_feedstock_without_its_pinning_is_judged_by_what_no_pinning_cures(tmp_path: Path, recipe: str) -> None:
     v1 = recipe is RECIPE
@@ -221,3 +235,10 @@ def test_a_feedstock_without_its_pinning_is_judged_by_what_no_pinning_cures(tmp_
         if message.id == "kiln-refused"
     )
     assert "zero" in refused.text
+
+
+def test_a_fault_of_a_variant_file_is_reported_once_by_its_path(tmp_path: Path) -> None:
+    variants = {"recipe/conda_build_config.yaml": "zlib:\n  - 1\nzip_keys:\n  - [zlib]\n"}
+    result = check_feedstock(feedstock(tmp_path, META, variants), of_conda_forge=False, fix=False)
+    places = [str(message.at) for message in result.messages if "reads as a selector" in message.text]
+    assert places == ["recipe/conda_build_config.yaml:4:5"]

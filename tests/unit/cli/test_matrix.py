@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import MalformedYaml, MatrixDrift, UnknownConfig, UnsafeTemplate, UnsupportedPython, UsageError
+from kiln.base.errors import (
+    MalformedYaml,
+    MatrixDrift,
+    PinningNeeded,
+    TemplateFault,
+    UnknownConfig,
+    UnsafeTemplate,
+    UnsupportedPython,
+    UsageError,
+)
 from kiln.cli import matrix
 from kiln.cli.main import make_pasteable, run
 from tests import builders
@@ -116,14 +125,14 @@ def test_nothing_to_render_is_told(tmp_path: Path, capsys: pytest.CaptureFixture
     assert make_pasteable("kiln rerender", tmp_path) in capsys.readouterr().err
 
 
+PYTHON_MIN = "python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n"
+
+
 def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_support(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "recipe").mkdir()
     recipe = "package: {name: a, version: '1'}\nrequirements:\n  host:\n    - python ${{ python_min }}.*\n"
-    (tmp_path / "recipe" / "recipe.yaml").write_text(recipe)
-    (tmp_path / ".ci_support").mkdir()
-    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n")
+    builders.feedstock(tmp_path, recipe, v1=True, configs={"linux_64_": PYTHON_MIN})
     assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none", "--json"]) == 0
     output = capsys.readouterr()
     [config] = json.loads(output.out)
@@ -133,15 +142,27 @@ def test_without_its_pinning_a_matrix_that_cannot_be_expanded_is_the_one_of_ci_s
 
 
 @pytest.mark.parametrize(
+    ("spec", "key"), [("python ${{ python_min }}.*", "python_min"), ("${{ stdlib('c') }}", "c_stdlib")]
+)
+def test_without_its_pinning_a_matrix_that_is_nowhere_needs_it(
+    spec: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = f"package: {{name: a, version: '1'}}\nrequirements:\n  host:\n    - {spec}\n"
+    builders.feedstock(tmp_path, recipe, v1=True)
+    assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none"]) == PinningNeeded.exit_code
+    assert f"recipe/recipe.yaml:4:7: {key} has no value" in capsys.readouterr().err
+    assert run(["-C", str(tmp_path), "matrix", "--no-pinning"]) == TemplateFault.exit_code
+    assert "did you mean" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("line", "error"), [("about: [\n", MalformedYaml), ("    - a  # [''.__class__]\n", UnsafeTemplate)]
 )
 def test_without_its_pinning_a_broken_recipe_is_an_error(
     tmp_path: Path, line: str, error: type[KilnError], capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = "package: {name: a, version: '1'}\nrequirements:\n  host:\n    - python {{ python_min }}\n"
-    builders.feedstock(tmp_path, recipe + line)
-    (tmp_path / ".ci_support").mkdir()
-    (tmp_path / ".ci_support" / "linux_64_.yaml").write_text("python_min:\n- '3.10'\ntarget_platform:\n- linux-64\n")
+    builders.feedstock(tmp_path, recipe + line, configs={"linux_64_": PYTHON_MIN})
     assert run(["-C", str(tmp_path), "matrix", "--pinning-channel", "none"]) == error.exit_code
     assert "linux_64_" not in capsys.readouterr().out
 
@@ -196,9 +217,7 @@ FAULTY = "package:\n  name: a\n  version: 1\nbuild:\n  numbr: 2\n  pin_depends: 
 
 
 def test_keys_at_fault_are_warnings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    feedstock = builders.feedstock(tmp_path, f"{FAULTY}foo: 1\n")
-    feedstock.config_folder.mkdir(exist_ok=True)
-    (feedstock.config_folder / "linux_64_.yaml").write_text("target_platform:\n- linux-64\n")
+    builders.feedstock(tmp_path, f"{FAULTY}foo: 1\n", configs={"linux_64_": "target_platform:\n- linux-64\n"})
     assert run(["-C", str(tmp_path), "render", "--json"]) == 0
     printed = capsys.readouterr()
     assert json.loads(printed.out)["linux_64_"][0]["build_number"] == 0

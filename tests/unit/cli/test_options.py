@@ -196,9 +196,8 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
-    (tmp_path / ".ci_support").mkdir()
-    for name in ("a11", "a12", "b11"):
-        (tmp_path / ".ci_support" / f"{name}.yaml").write_text("target_platform:\n- linux-64\n")
+    names = ("a11", "a12", "b11")
+    builders.write_files(tmp_path, {f".ci_support/{name}.yaml": "target_platform:\n- linux-64\n" for name in names})
     return Feedstock(root=tmp_path)
 
 
@@ -241,6 +240,8 @@ def test_without_a_terminal_a_config_must_be_named(feedstock: Feedstock, monkeyp
     monkeypatch.setattr("sys.stdin", io.StringIO("1\n"))
     with pytest.raises(UsageError, match="no config selected, 3 are available"):
         cli_options.selected_configs(feedstock, options())
+    with pytest.raises(UsageError, match=r"2 configs match '\*11'(?s:.*)add --all"):
+        cli_options.selected_configs(feedstock, options("--filter", "*11"))
 
 
 def test_a_menu_selects_a_config_by_number(feedstock: Feedstock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import UsageError
+from kiln.base.errors import BrokenPackage, UsageError
 from kiln.cli import publish
+from kiln.publish.stores.s3 import Lease, S3Store
+from kiln.publish.stores.target import StoreTarget
 from kiln.publish.targets import parse_target, require_store_target
 from kiln.recipe.feedstock import Feedstock
 from tests import builders
@@ -17,8 +20,6 @@ from tests.packages import release_package
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from kiln.publish.stores.target import StoreTarget
 
 
 def options(**values: object) -> argparse.Namespace:
@@ -33,10 +34,60 @@ def channel_of(folder: Path) -> StoreTarget:
     return channel
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--delete", "--delete goes with --yank"),
+        ("--patch {}", "--patch goes with --yank"),
+        ("--patch=", "--patch goes with --yank"),
+        ("--yank a --delete --patch {}", "--delete does not go with --patch"),
+        ("--abort --reindex", "--reindex does not go with --abort"),
+        ("--yank a --check", "--check does not go with --yank"),
+        ("--reindex --attest key.pem", "--attest does not go with --reindex"),
+        ("--reindex --allow-dirty", "--allow-dirty does not go with --reindex"),
+        ("--yank a --skip-existing", "--skip-existing does not go with --yank"),
+        ("--abort small-1-0.conda", "PACKAGE does not go with --abort"),
+        ("--reindex", "channel does not exist"),
+        ("--yank a", "channel does not exist"),
+        ("--abort", "channel does not exist"),
+    ],
+)
+def test_options_of_which_one_would_be_ignored_are_refused_before_anything_is_written(
+    given: str, message: str, tmp_path: Path
+) -> None:
+    parser = argparse.ArgumentParser()
+    publish.add_arguments(parser)
+    with pytest.raises(UsageError) as error:
+        publish.run(parser.parse_args(["--to", str(tmp_path / "channel"), *given.split()]), tmp_path)
+    assert message in error.value.what
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("text", "message"), [("{", "not valid JSON"), ("[1]", "not a JSON object")])
 def test_an_invalid_patch_is_refused(text: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=message):
         publish.yank_or_patch_packages(channel_of(tmp_path), options(patch=text, yank=["little"]))
+
+
+def test_a_damaged_payload_is_named_and_left_out_of_the_index(tmp_path: Path) -> None:
+    channel = channel_of(tmp_path)
+    file = tmp_path / "channel" / "linux-64" / "little-1-0.conda"
+    with zipfile.ZipFile(file) as archive:
+        payload = next(member for member in archive.infolist() if member.filename.startswith("pkg-"))
+    data = bytearray(file.read_bytes())
+    data[payload.header_offset + 30 + len(payload.filename) + payload.compress_size // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BrokenPackage) as error:
+        publish.reindex_channel(channel, options())
+    assert ["has another checksum" in other.why or "CRC" in other.why for other in error.value.others] == [True]
+    assert channel.package_hashes() == {}
+
+
+def test_a_bucket_is_not_indexed_from_files() -> None:
+    lease = Lease(client=None, bucket="bucket", key="lease")
+    bucket = StoreTarget(store=S3Store(client=None, bucket="bucket", prefix="", reading="", lease=lease))
+    with pytest.raises(UsageError, match="s3://bucket is not a folder"):
+        publish.reindex_channel(bucket, options())
 
 
 def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,7 +102,7 @@ def test_results_are_printed_as_lines_or_json(capsys: pytest.CaptureFixture[str]
 
 
 def test_only_long_secrets_are_searched_in_packages() -> None:
-    assert publish.environment_secrets({"MY_TOKEN": "0123456789abcdef", "A_TOKEN": "short"}) == ("0123456789abcdef",)
+    assert publish.environment_secrets({"MY_TOKEN": "01234567", "A_TOKEN": "0123456"}) == ("01234567",)
 
 
 def test_a_platform_whose_packages_may_be_untested_exists() -> None:
@@ -62,10 +113,10 @@ def test_a_platform_whose_packages_may_be_untested_exists() -> None:
 
 
 def test_the_platforms_of_a_release_are_those_of_its_configs(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n")
-    feedstock.config_folder.mkdir()
-    for name in ("linux_64_", "linux_aarch64_"):
-        (feedstock.config_folder / f"{name}.yaml").write_text(f"target_platform:\n- {name[:-1].replace('_', '-')}\n")
+    recipe = "package:\n  name: a\n  version: 1\nbuild:\n  script: true  # [linux]\n"
+    platforms = {"linux_64_": "linux-64", "linux_aarch64_": "linux-aarch64"}
+    configs = {name: f"target_platform:\n- {platform}\n" for name, platform in platforms.items()}
+    feedstock = builders.feedstock(tmp_path, recipe, configs=configs)
     assert publish.feedstock_platforms(feedstock) == {"linux-64", "linux-aarch64"}
     assert publish.feedstock_platforms(Feedstock(root=tmp_path / "elsewhere")) == frozenset()
 
@@ -76,8 +127,10 @@ def test_a_publication_ends_with_its_channel_and_the_command_that_installs_from_
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "mamba").touch(mode=0o755)
     paths = ("linux-64/lib-a-1.0-h1_0.conda", "noarch/app-1.0-0.conda", "noarch/app-1.0-0.conda.sigs")
-    lines = publish.channel_and_install_lines("https://me:secret@host.example/c", paths, tmp_path)
+    lines = publish.channel_and_install_lines(
+        "https://me:secret@host.example/c", paths, tmp_path, others=("conda-forge",)
+    )
     assert lines == (
         "channel  https://host.example/c",
-        "install  mamba create -n NAME -c https://host.example/c lib-a app",
+        "install  mamba create -n app --override-channels -c https://host.example/c -c conda-forge lib-a app",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,10 +12,11 @@ from kiln.cli import rerender
 from kiln.cli.main import run
 from kiln.recipe.feedstock import Feedstock
 from kiln.state.ledger.ledger import FINISHED_CONFIG, Ledger
-from kiln.state.results import ConfigRun, ConfigState, MatrixReport
+from kiln.state.results import ConfigRun, ConfigState
 from tests import builders
 from tests.builders import LINUX_ONLY
 from tests.unit.feedstock.test_rerender import CHAIN, CONFIGS, a_config, settings
+from tests.unit.run.view.run import a_run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,31 +111,10 @@ def feedstock(tmp_path: Path) -> Feedstock:
 def took(feedstock: Feedstock, seconds: dict[str, float]) -> None:
     """Record builds of configs in the ledger, each of which began in an earlier job."""
     feedstock.artifacts.mkdir()
-    runs = tuple(
-        ConfigRun(
-            config=config,
-            state=ConfigState.DONE,
-            group="cuda12.9",
-            started=0.0,
-            finished=1.0,
-            earlier_seconds=duration - 1.0,
-        )
-        for config, duration in seconds.items()
-    )
-    report = MatrixReport(
-        run=1,
-        command="kiln build",
-        started=0.0,
-        finished=7200.0,
-        machine="m",
-        cores=32,
-        jobs=1,
-        engine="rattler-build",
-        container="docker",
-        configs=runs,
-    )
+    done = ConfigRun(config="", state=ConfigState.DONE, group="cuda12.9", started=0.0, finished=1.0)
+    runs = (replace(done, config=config, earlier_seconds=duration - 1.0) for config, duration in seconds.items())
     with Ledger(feedstock.artifacts / "ledger.sqlite") as ledger:
-        ledger.end_run(ledger.begin_run(report))
+        ledger.end_run(ledger.begin_run(a_run(*runs, started=0.0, finished=7200.0)))
 
 
 def test_a_config_that_took_longer_here_than_its_jobs_may_is_named(feedstock: Feedstock) -> None:

@@ -223,10 +223,8 @@ def test_an_old_ledger_without_commits_is_read(log_root: Path) -> None:
 def feedstock(tmp_path: Path) -> Path:
     """A feedstock with one config and two recorded runs."""
     root = tmp_path / "some-feedstock"
-    (root / "recipe").mkdir(parents=True)
-    (root / "recipe" / "meta.yaml").write_text("package: {name: some}\n")
-    (root / ".ci_support").mkdir()
-    (root / ".ci_support" / f"{CONFIG}.yaml").write_text("python:\n- 3.11.* *_cpython\ntarget_platform:\n- linux-64\n")
+    configs = {CONFIG: "python:\n- 3.11.* *_cpython\ntarget_platform:\n- linux-64\n"}
+    builders.feedstock(root, "package: {name: some}\n", configs=configs)
     with Ledger(root / "build_artifacts" / "ledger.sqlite") as ledger:
         for jobs in (1, 2):
             ledger.end_run(ledger.begin_run(runs.worked_through([CONFIG], jobs=jobs)))
@@ -263,7 +261,8 @@ def test_a_run_can_be_named_and_the_page_put_elsewhere(
 def test_a_config_whose_file_is_gone_keeps_its_name(feedstock: Path) -> None:
     (feedstock / ".ci_support" / f"{CONFIG}.yaml").unlink()
     assert report_kiln(feedstock) == 0
-    assert CONFIG in (feedstock / "build_artifacts" / "reports" / "0002.html").read_text()
+    page = (feedstock / "build_artifacts" / "reports" / "0002.html").read_text()
+    assert CONFIG in page.replace("<wbr>", "")
 
 
 def test_a_run_that_is_not_there_is_told_with_those_that_are(feedstock: Path) -> None:

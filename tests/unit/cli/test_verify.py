@@ -75,6 +75,20 @@ def test_no_package_is_rebuilt_from_a_statement_that_the_required_signer_has_not
     assert "does not have the files of its feedstock" in capsys.readouterr().err
 
 
+def test_the_channel_of_a_copy_is_named_in_the_hint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    publishing.publish_new(tmp_path)
+    copy = Path(shutil.copytree(tmp_path / "channel", tmp_path / "copy", symlinks=True))
+    (tmp_path / "key.pem").write_bytes(publishing.public_pem(publishing.KEY))
+    words = ["verify", str(copy / "noarch" / "app-1-0.conda"), "--require-attestation", str(tmp_path / "key.pem")]
+    assert run(words) == ProvenanceBroken.exit_code
+    option = f"--target-channel {(tmp_path / 'channel').as_uri()}"
+    assert option in capsys.readouterr().err
+    assert run([*words, *option.split()]) == 0
+    (tmp_path / "key.pem").write_bytes(publishing.public_pem(publishing.another_key()))
+    assert run(words) == ProvenanceBroken.exit_code
+    assert "--target-channel" not in capsys.readouterr().err
+
+
 def test_what_others_signed_cannot_write_to_the_terminal() -> None:
     assert verify.bounded_terminal_text("built by https://a.example") == "built by https://a.example"
     assert (

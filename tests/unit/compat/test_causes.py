@@ -281,3 +281,10 @@ def test_of_several_causes_the_more_exact_one_counts_and_of_one_kind_the_last() 
 
 def test_what_a_program_says_when_it_runs_is_no_cause_of_a_build() -> None:
     assert causes.cause_of_failed_build("Could not find cuda drivers on your machine, GPU will not be used.") is None
+
+
+def test_a_build_that_lacks_the_drivers_library_is_not_sent_to_look_for_its_package() -> None:
+    cause = causes.cause_of_failed_build("ImportError: libcuda.so.1: cannot open shared object file: No such file")
+    assert cause is not None
+    assert "no package of CUDA's has" in cause.headline
+    assert "leave the import out" in cause.cure

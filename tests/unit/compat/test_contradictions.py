@@ -32,8 +32,10 @@ PARTS = {
     "system": st.sampled_from(["linux", "wsl2", "windows", "macos"]),
     "numpy": st.sampled_from(["1.19.5", "1.24", "1.26.4", "2", "2.1.3", "2.4"]),
     "keras": st.sampled_from(["2.6", "2.15.0", "3", "3.5.0", "3.12"]),
-    "protobuf": st.sampled_from(["3.19", "3.20.3", "4.25.8", "5.29", "6.31.1", "7.36"]),
-    "built_for": st.sampled_from(["sm_60,sm_70,compute_90", "sm_87", "sm_86", "sm_75,sm_120,compute_120"]),
+    "protobuf": st.sampled_from(["3.19", "3.20.3", "4.21.3", "4.25.8", "5.29", "6.31.1", "7.36"]),
+    "built_for": st.sampled_from(
+        ["sm_60,sm_70,compute_90", "sm_87", "sm_86", "sm_120,compute_120", "compute_90a", "sm_100f"]
+    ),
 }
 ONE = st.sampled_from([*PARTS]).flatmap(lambda name: st.tuples(st.just(name), PARTS[name]))
 CUDAS = re.compile(r"CUDA (\d+(?:\.\d+)+)(?: to (\d+(?:\.\d+)+))?")

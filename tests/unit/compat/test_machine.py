@@ -128,6 +128,7 @@ def test_a_real_machine_is_judged_today_as_it_was(file: Path) -> None:
     real = facts_from(own)
     cudas = {cuda: verdict.value for cuda, verdict in compat_verdict.cuda_verdicts(real).items()}
     assert {cuda: cudas.get(cuda) for cuda in told["cudas"]} == told["cudas"]  # later tables have more
+    assert real.missing_gpu_finding() is None
     assert (
         compat_verdict.newest_tensorflow_results(real)["running"].verdict.value == told["answers"]["running"]["verdict"]
     )

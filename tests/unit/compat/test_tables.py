@@ -19,19 +19,20 @@ ROWS = {
     "cloud": 54,
     "cuda_compat": 9,
     "cuda_compiler": 26,
-    "cuda_driver": 58,
+    "cuda_driver": 61,
     "cuda_minor": 3,
     "cudnn": 50,
     "driver_gpu": 3,
     "gpu": 165,
-    "known_failure": 4,
+    "jetson": 3,
+    "known_failure": 5,
     "metal": 13,
     "processor": 2,
     "requirement": 34,
     "serving": 18,
     "system": 8,
     "tensorflow": 38,
-    "upstream": 2,
+    "upstream": 14,
     "wheel": 3,
 }
 
@@ -69,10 +70,9 @@ def _patches(one: tables.Row, other: tables.Row) -> bool:
 
 def test_a_newer_cuda_came_with_a_newer_driver_and_takes_a_newer_gcc() -> None:
     drivers = sorted(tables.table_rows("cuda_driver"), key=lambda row: tables.version_numbers(row["first"]))
-    assert all(
-        tables.version_numbers(a["driver"]) < tables.version_numbers(b["driver"])
-        for a, b in itertools.pairwise(drivers)
-    )
+    for column in ("driver", "windows"):
+        versions = [tables.version_numbers(row[column]) for row in drivers if row[column]]
+        assert all(a <= b for a, b in itertools.pairwise(versions)), column
     compilers = tables.table_rows("cuda_compiler")
     assert all(
         tables.version_numbers(a["gcc_below"]) <= tables.version_numbers(b["gcc_below"])
@@ -89,6 +89,11 @@ def test_every_cuda_that_is_tested_or_shipped_has_its_compiler_and_its_driver() 
         for cuda in (*expected, *tables.cuda_minor_versions())
         if not (tables.cuda_compiler_row(cuda) and tables.oldest_driver_row_for_cuda(cuda))
     ] == []
+
+
+def test_a_matrix_of_cudnn_states_both_ends_of_its_gpus_or_none() -> None:
+    rows = tables.table_rows("cudnn")
+    assert [row.place for row in rows if bool(row["capability_min"]) != bool(row["capability_max"])] == []
 
 
 def test_every_gpu_of_a_cloud_is_a_gpu_that_some_cuda_compiles_for() -> None:

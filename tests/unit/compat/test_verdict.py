@@ -58,7 +58,12 @@ def test_suggestions_work_on_the_same_machine(asked: dict[str, str]) -> None:
 
 NEAREST = [
     ("tf 2.18; cuda 13.0; gpu p3", "cuda", "12.5", '  - "9.3"'),  # it has left Volta behind
-    ("tf 2.18; cuda 12.5; gpu p2", "tf cuda", "2.14.0 11.8", '  - "sm_37,compute_37"'),  # the newest for Kepler
+    (
+        "tf 2.18; cuda 12.5; gpu p2",
+        "tf cuda",
+        "2.14.0 11.8",
+        '  - "sm_35,sm_37,sm_50,sm_60,sm_70,sm_75,sm_80,compute_80"',
+    ),  # the newest for Kepler
     ("tf 2.21; cuda 12.5; gpu B200; driver 535.54.03", "driver", "570.26", ""),
     ("cuda 12.9; gpu p3; driver 595.71.05", "driver", "580", ""),  # the last that serves it
     ("cuda 12.5; host gcc-14", "host", "gcc 13", ""),  # the newest that CUDA takes
@@ -109,6 +114,13 @@ def test_a_config_is_a_combination_for_each_of_its_pythons() -> None:
     first, second = combinations_of_variant(VARIANT, tf="2.21.0")
     assert (first.tf, first.cuda, first.cudnn, first.host, first.python) == ("2.21.0", "12.9", "9.8", "gcc 13", "3.12")
     assert (second.python, second.built_for) == ("3.13", ("sm_70", "compute_120"))
+
+
+def test_a_config_for_windows_is_compared_with_the_drivers_of_windows() -> None:
+    variant = {"cuda_compiler_version": ("11.2",), "target_platform": ("win-64",)}
+    (combination,) = combinations_of_variant(variant)
+    answer = judge_combination(combination.with_versions(driver="451.48"), suggest=False)
+    assert "CUDA 11.2 needs driver 452.39 or newer" in " ".join(finding.reason for finding in answer.findings)
 
 
 @pytest.mark.parametrize("value", ["None", "undefined", "", "{{ cuda }}", "12.x"])

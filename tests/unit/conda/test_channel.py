@@ -12,6 +12,7 @@ from kiln.base.errors import LimitExceeded, UsageError
 from kiln.conda.channel import LocalChannel, channel_reader, read_stream_within_limits
 from kiln.conda.rattler import client, limits
 from kiln.conda.rattler.limits import Limits
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,9 +33,7 @@ def indexings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 def indexed_channel(root: Path) -> LocalChannel:
     """Return a channel with an index."""
     channel = LocalChannel(root=root / "channel")
-    for subdir in channel.subdirs:
-        (channel.root / subdir).mkdir(parents=True)
-        (channel.root / subdir / "repodata.json").write_text("{}")
+    builders.write_files(channel.root, {f"{subdir}/repodata.json": "{}" for subdir in channel.subdirs})
     return channel
 
 
@@ -89,9 +88,8 @@ def test_the_folders_of_platforms_are_its_subdirs_and_no_others(tmp_path: Path) 
 
 
 def test_packages_for_all_platforms_are_found(tmp_path: Path) -> None:
-    for place in ("linux-64/a-1-0.conda", "linux-aarch64/b-1-0.conda", "noarch/c-1-0.conda", "logs/d-1-0.conda"):
-        (tmp_path / place).parent.mkdir()
-        (tmp_path / place).touch()
+    places = ("linux-64/a-1-0.conda", "linux-aarch64/b-1-0.conda", "noarch/c-1-0.conda", "logs/d-1-0.conda")
+    builders.write_files(tmp_path, dict.fromkeys(places, ""))
     assert LocalChannel(root=tmp_path).package_names() == {"a", "b", "c"}
 
 
@@ -114,10 +112,7 @@ def test_an_invalid_address_is_refused(channel: str) -> None:
 
 
 def test_a_file_larger_than_an_index_may_be_is_refused() -> None:
-    with (
-        limits.override_limits(Limits(index=1000)),
-        pytest.raises(LimitExceeded, match=r"larger than 1\.0 kB"),
-    ):
+    with limits.override_limits(Limits(index=1000)), pytest.raises(LimitExceeded, match=r"larger than 1\.0 kB"):
         read_stream_within_limits(io.BytesIO(bytes(1001)), "it")
     with limits.override_limits(Limits(index=1000)):
         assert len(read_stream_within_limits(io.BytesIO(bytes(1000)), "it")) == 1000

@@ -7,11 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base.errors import SolveFailed
-from kiln.conda.diagnosis import (
-    TargetMachine,
-    cpu_build_notes,
-    explain_failed_solve,
-)
+from kiln.conda.diagnosis import TargetMachine, cpu_build_notes, explain_failed_solve
 from tests.unit.conda.local_solver import local_solver, package
 
 if TYPE_CHECKING:

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base.errors import BrokenIndex, BrokenPackage
-from kiln.conda.index import (
-    IndexDocument,
-    read_index_entry,
-    require_writable,
-)
+from kiln.conda.index import IndexDocument, read_index_entry, require_writable
 from kiln.conda.index_files import render_index_files
 from tests.packages import conda_package, release_package
 from tests.unit.conda.index import index, offered

@@ -15,7 +15,7 @@ from kiln.base.errors import BrokenPackage
 from kiln.base.zstd import zstd
 from kiln.conda import package_reader
 from kiln.conda.index import read_index_entry
-from tests.broken_packages import CENTRAL, INDEX, LOCAL, add, packed, tarball
+from tests.broken_packages import CENTRAL, INDEX, add, packed, tarball
 from tests.broken_packages import archive as tar_of
 
 if TYPE_CHECKING:
@@ -38,10 +38,10 @@ def package(info: bytes = b"", payload: bytes = b"", metadata: bytes = b"", **mo
     return made.getvalue()
 
 
-def field(offset: int, value: int, *, local: bool = False) -> bytes:
-    """A good package with one field of a header changed."""
+def field(offset: int, value: int) -> bytes:
+    """A good package with one field of its central directory changed."""
     data = bytearray(package())
-    at = data.index(LOCAL if local else CENTRAL) + offset
+    at = data.index(CENTRAL) + offset
     data[at : at + 2] = struct.pack("<H", value)
     return bytes(data)
 

@@ -262,10 +262,7 @@ def refused_record(**fields: Any) -> RepoDataRecord:
     [
         ("failed to fetch app-1-0.conda\nCaused by: connection refused", DownloadFailed),
         ("failed to fetch app-1-0.conda\nCaused by: invalid zip archive", BrokenPackage),
-        (
-            f"failed to fetch app-1-0.conda\nhash mismatch of it, expected {'ab' * 32}, got {'cd' * 32}",
-            HashMismatch,
-        ),
+        (f"failed to fetch app-1-0.conda\nhash mismatch of it, expected {'ab' * 32}, got {'cd' * 32}", HashMismatch),
         ("failed to link app-1-0.conda\nCaused by: no such file", BrokenPackage),
     ],
 )

@@ -7,11 +7,14 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
+from rattler import exceptions
 
 from kiln.base import files
-from kiln.base.errors import BrokenPackage, DiskFull
+from kiln.base.errors import BrokenPackage, DiskFull, SolveFailed
 from kiln.conda import solve
+from kiln.conda.rattler.worker import SolveSpecs
 from kiln.conda.solve import emulated_virtual_packages
+from tests.unit.conda.local_solver import local_solver, package
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,3 +88,30 @@ def test_requested_specs_are_in_the_records_of_their_packages(tmp_path: Path) ->
     solve.record_requested_specs(tmp_path, ["app >=1", "app <3"])
     found = {record.name.normalized: record.requested_specs for record in solve.installed_package_records(tmp_path)}
     assert found == {"app": ["app >=1", "app <3"], "lib": []}
+
+
+@pytest.mark.parametrize(
+    ("specs", "told"),
+    [
+        (("other", "setuptols"), "nothing in c satisfies setuptols"),
+        (("absent=3.12", "setuptols", "other"), "nothing in c satisfies absent 3.12.*"),
+        (("app", "other<9"), "nothing in c satisfies absent >=2, a requirement of app, other<9"),
+        (("app", "absent"), "nothing in c satisfies absent"),
+    ],
+)
+def test_a_requested_package_that_no_channel_has_is_no_requirement_of_another(
+    tmp_path: Path, specs: tuple[str, ...], told: str
+) -> None:
+    solve_here = local_solver(tmp_path, package("app", "1", "0", "absent >=2"), package("other", "1", "0"))
+    with pytest.raises(SolveFailed) as caught:
+        solve_here(specs, virtual_packages={})
+    task = SolveSpecs(
+        channels=["c"],
+        specs=list(specs),
+        virtual_packages={},
+        platform="linux-64",
+        installed=[],
+        priority="strict",
+        file_size=None,
+    )
+    assert task._solve_error(exceptions.SolverError(caught.value.why)).what == told

@@ -69,6 +69,25 @@ def test_a_config_is_written_as_conda_smithy_writes_it_and_read_back(tmp_path: P
     assert config_file_text(read_config(result, CONFIG.name)) == TEXT
 
 
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        ("linux_64", "did you mean 'linux_64_blas1cuda12' or 'linux_64_blas1cuda13' or 'linux_64_blas2'?"),
+        ("linux_64_blas1", "did you mean 'linux_64_blas1cuda12' or 'linux_64_blas1cuda13'?"),
+        ("linux_64_cuda", "did you mean 'linux_64_blas1cuda12' or 'linux_64_blas1cuda13'?"),
+        ("cuda12", "did you mean 'linux_64_blas1cuda12'?"),
+        ("linux_64_blsa2", "did you mean 'linux_64_blas2' or 'linux_64_blas1cuda12' or 'linux_64_blas1cuda13'?"),
+        ("blas", "did you mean 'linux_64_blas1cuda12' or 'linux_64_blas1cuda13' or 'linux_64_blas2'? (and 1 more)"),
+        ("win_64_", "kiln matrix lists them"),
+    ],
+)
+def test_configs_of_the_same_platform_are_offered_first(tmp_path: Path, typed: str, hint: str) -> None:
+    names = ("linux_64_blas1cuda12", "linux_64_blas1cuda13", "linux_64_blas2", "osx_64_blas2")
+    with pytest.raises(UnknownConfig) as caught:
+        read_config(feedstock(tmp_path, **dict.fromkeys(names, "a:\n- '1'\n")), typed)
+    assert caught.value.hint == hint
+
+
 def test_a_config_without_settings_has_no_keys_for_them() -> None:
     plain = BuildConfig(name="a", platform="linux-64", variant={"a": ("1",)}, pin_run_as_build={})
     assert config_file_text(plain) == "a:\n- '1'\n"

@@ -108,7 +108,7 @@ def test_a_migration_that_lacks_a_key_of_its_group_is_reported_where_it_is_writt
     found = builders.feedstock(tmp_path / "f", RECIPE, files={".ci_support/migrations/m.yaml": migration})
     with pytest.raises(VariantFault, match="does not fit the variants") as caught:
         matrix.configs(found, pinning)
-    assert str(caught.value.at) == "migrations/m.yaml:5:1"
+    assert str(caught.value.at) == ".ci_support/migrations/m.yaml:5:1"
     assert caught.value.why == "it has no values of beta, which zip_keys join with its alpha"
 
 
@@ -185,9 +185,7 @@ def test_the_files_are_conda_smithys(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in NAMES if expected(name)["render"]])
 def test_the_outputs_are_conda_builds(name: str, tmp_path: Path) -> None:
     feedstock, target = copied(name, tmp_path), expected(name)
-    for file, text in target["ci_support"].items():
-        (feedstock.config_folder / file).parent.mkdir(exist_ok=True)
-        (feedstock.config_folder / file).write_text(text)
+    builders.write_files(feedstock.config_folder, target["ci_support"])
     for config, outputs in target["render"].items():
         result = render.as_plain_data(render.render(feedstock, config_file.read_config(feedstock, config)))
         assert sorted(result, key=identity) == sorted(outputs, key=identity)

@@ -8,7 +8,6 @@ import pytest
 
 from kiln.base.errors import RecipeFault, SelectorFault, VariantFault
 from kiln.feedstock import config_file, matrix, pinning, rerender
-from kiln.recipe import feedstock as recipe_feedstock
 from tests import builders
 from tests.builders import LINUX_ONLY
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from kiln.recipe.feedstock import Feedstock
 
-FORGE = LINUX_ONLY + "conda_build_tool: rattler-build\n"
 RECIPE = """
 package:
   name: p
@@ -43,15 +41,11 @@ def feedstock(
     recipe: str,
     variants: str = "",
     old: str = "",
-    forge: str = FORGE,
+    forge: str = LINUX_ONLY,
     more: Mapping[str, str] | None = None,
 ) -> Feedstock:
-    files = {"recipe/recipe.yaml": recipe, **({"recipe/variants.yaml": variants} if variants else {}), **(more or {})}
-    builders.feedstock(folder, "", old, forge, files)
-    (folder / "recipe" / "meta.yaml").unlink()
-    if not old:
-        (folder / "recipe" / "conda_build_config.yaml").unlink()
-    return recipe_feedstock.load(folder)
+    files = {**({"recipe/variants.yaml": variants} if variants else {}), **(more or {})}
+    return builders.feedstock(folder, recipe, old, forge, files, v1=True)
 
 
 def texts(found: Feedstock) -> dict[str, str]:
@@ -95,8 +89,8 @@ def test_variants_yaml_comes_after_conda_build_config_yaml(tmp_path: Path) -> No
 def test_conditions_choose_the_values_of_variants_yaml(tmp_path: Path) -> None:
     recipe = 'package:\n  name: p\n  version: "${{ a }}"\n'
     variants = "a:\n  - if: linux and not aarch64\n    then: one\n    else: [two, three]\n  - if: win\n    then: four\n"
-    forge = FORGE + "provider: {linux_aarch64: default, osx_64: null, win_64: null}\n"
-    found = texts(feedstock(tmp_path, recipe, variants, forge=forge.replace(LINUX_ONLY, "")))
+    forge = "provider: {linux_aarch64: default, osx_64: null, win_64: null}\n"
+    found = texts(feedstock(tmp_path, recipe, variants, forge=forge))
     assert found.keys() == {"linux_64_", "linux_aarch64_athree", "linux_aarch64_atwo"}
 
 
@@ -117,7 +111,7 @@ def test_a_migration_applies(tmp_path: Path) -> None:
 
 def test_a_noarch_package_is_built_on_one_platform(tmp_path: Path) -> None:
     recipe = 'package:\n  name: p\n  version: "1"\nbuild:\n  noarch: python\nrequirements:\n  host: [python]\n'
-    found = texts(feedstock(tmp_path, recipe, PYTHONS, forge="conda_build_tool: rattler-build\n"))
+    found = texts(feedstock(tmp_path, recipe, PYTHONS, forge=""))
     assert found.keys() == {"linux_64_"}
     assert "target_platform" not in found["linux_64_"]
     assert "python:" not in found["linux_64_"].replace("pin_run_as_build:\n  python:", "")
@@ -130,8 +124,9 @@ def test_the_smallest_python_stands_in_the_files_when_the_text_names_it(tmp_path
 
 
 def test_what_rattler_build_is_to_build_needs_a_recipe_yaml(tmp_path: Path) -> None:
+    forge = f"{LINUX_ONLY}conda_build_tool: rattler-build\n"
     with pytest.raises(RecipeFault) as caught:
-        matrix.configs(builders.feedstock(tmp_path, "package:\n  name: p\n", forge=FORGE))
+        matrix.configs(builders.feedstock(tmp_path, "package:\n  name: p\n", forge=forge))
     assert str(caught.value.at) == "conda-forge.yml:4:1"
 
 

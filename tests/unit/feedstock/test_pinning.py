@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kiln.base.errors import PinningNeeded
+from kiln.base.errors import MatrixDrift, PinningNeeded
 from kiln.cli.main import run
 from kiln.feedstock import pinning
 from kiln.recipe.v0.recipe import BUILT_IN
@@ -151,9 +151,29 @@ def test_an_axis_that_conda_build_would_fill_with_its_default_is_reported(tmp_pa
 def test_without_a_pinning_is_what_is_asked_for_when_said_so(tmp_path: Path) -> None:
     feedstock = held(builders.feedstock(tmp_path, HOST, ""), "alpha:\n- '1'\n")
     assert rerendered(feedstock) == PinningNeeded.exit_code
+    (feedstock.config_folder / "linux_64_.yaml").unlink()
     assert rerendered(feedstock, "--no-pinning") == 0
     assert "alpha" not in (feedstock.config_folder / "linux_64_.yaml").read_text()
     assert rerendered(feedstock) == 0
+
+
+def test_without_a_pinning_no_value_is_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    feedstock = held(builders.feedstock(tmp_path, HOST, ""), "alpha:\n- '1'\n")
+    before = files(feedstock)
+    assert rerendered(feedstock, "--no-pinning") == PinningNeeded.exit_code
+    assert "--no-pinning would remove their values from .ci_support" in capsys.readouterr().err
+    assert files(feedstock) == before
+    assert rerendered(feedstock, "--no-pinning", "--check") == MatrixDrift.exit_code
+
+
+def test_a_key_without_a_value_is_noted_when_no_pinning_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    feedstock = builders.feedstock(tmp_path, f"{HEAD}requirements:\n  build:\n    - {{{{ stdlib('c') }}}}\n", "")
+    assert rerendered(feedstock) == PinningNeeded.exit_code
+    assert "--no-pinning" not in capsys.readouterr().err  # it would leave the key without a value
+    assert rerendered(feedstock, "--no-pinning") == 0
+    assert "note: no value without a pinning (-e): c_stdlib (recipe/meta.yaml:6:10)" in capsys.readouterr().err
 
 
 def test_outputs_that_conda_forge_validates_need_their_channel(tmp_path: Path) -> None:
@@ -175,8 +195,9 @@ def test_a_migration_of_a_pinnings_keys_is_reported_as_such(
     )
     assert rerendered(feedstock, *words) == PinningNeeded.exit_code
     told = capsys.readouterr().err
-    assert "migrations/beta2.yaml:6:1: the migration does not fit" in told
+    assert "error: .ci_support/migrations/beta2.yaml:6:1: the migration does not fit" in told
     assert "a pinning, which is missing" in told
+    assert "--no-pinning" not in told
 
 
 def test_the_matrix_says_what_has_no_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -362,6 +362,26 @@ def test_a_config_that_takes_longer_than_a_job_may_is_built_by_a_chain_of_jobs(f
         assert "${{" not in steps["Build"]["run"]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count"),
+    [
+        ('- {match: {cuda_compiler_version: "12.9"}, hours: 10}', 2),
+        ('- {match: {cuda_compiler_version: "12.9"}, hours: 3, cores: 32}', 5),  # 24 hours on the four of the runner
+        ("- {cores: 32}", 3),  # those of the group, as without a size
+    ],
+)
+def test_a_chain_is_as_long_as_the_sizes_of_the_fleet_say(feedstock: Feedstock, sizes: str, count: int) -> None:
+    settings(feedstock, CHAIN)
+    (feedstock.root / "fleet-sizes.yml").write_text(f"{sizes}\n")
+    assert parsed(feedstock)["jobs"]["chain"]["strategy"]["matrix"]["include"][0]["jobs"] == count
+
+
+def test_hours_of_a_size_that_github_does_not_allow_are_refused_by_their_name(feedstock: Feedstock) -> None:
+    (feedstock.root / "fleet-sizes.yml").write_text("- {hours: 200, cores: 32}\n")
+    with pytest.raises(RecipeFault, match=r"hours in fleet-sizes.yml or the recipe: 1600 is more than 840"):
+        rerender.planned_workflow(feedstock, CONFIGS)
+
+
 def test_a_chain_has_the_permissions_of_a_reader_and_named_secrets_alone(feedstock: Feedstock) -> None:
     settings(feedstock, f"{CHAIN}secrets: [MY_TOKEN]\n")
     assert chain_of(feedstock)["permissions"] == {"contents": "read"}
@@ -681,9 +701,7 @@ def test_changes_since_the_last_rerender_are_counted(tmp_path: Path, *, own_pinn
 
 
 def test_a_feedstock_that_needs_a_pinning_is_not_compared(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, META, variants="")
-    feedstock.config_folder.mkdir()
-    (feedstock.config_folder / "linux_64_.yaml").write_text("zlib:\n- '1'\n")
+    feedstock = builders.feedstock(tmp_path, META, variants="", configs={"linux_64_": "zlib:\n- '1'\n"})
     assert rerender.matrix_difference(feedstock) == ""
 
 

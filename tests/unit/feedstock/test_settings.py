@@ -181,10 +181,7 @@ def test_what_conda_smithy_ignores_is_not_a_fault_for_its_linter() -> None:
 def test_settings_without_use_have_their_reason() -> None:
     settings = {"docker": {"command": "sh", "fallback_image": "x"}, "choco": None, "bot": {"automerge": True}}
     [fault] = settings_without_use(settings)
-    assert (fault.path, fault.cure) == (
-        ("docker", "command"),
-        setting_definitions()["docker.command"].effect,
-    )
+    assert (fault.path, fault.cure) == (("docker", "command"), setting_definitions()["docker.command"].effect)
 
 
 def test_an_unlisted_setting_belongs_to_the_one_that_contains_it() -> None:

@@ -45,11 +45,7 @@ class JobsWithResults(WorkflowRun):
 
 
 def a_run(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    most: int,
-    configs: Sequence[BuildConfig] = (),
-    **changes: Any,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, configs: Sequence[BuildConfig] = (), **changes: Any
 ) -> JobsWithResults:
     """Return a run of ``configs``, by default a single job and a chain with a GPU's test, in one file or in two."""
     (tmp_path / "build-locally.py").write_text("import kiln\n")

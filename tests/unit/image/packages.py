@@ -23,9 +23,5 @@ NUMPY = replace(
     PACKAGE, name="numpy", version="2.4.6", depends=("__glibc >=2.17", "__cuda"), constrains=(), timestamp=5_000
 )
 REQUEST = contents.ImageRequest(
-    kind=contents.read_image_kind("tensorflow"),
-    channels=("c",),
-    specs=("tensorflow",),
-    suite="bookworm",
-    cuda="12.9",
+    kind=contents.read_image_kind("tensorflow"), channels=("c",), specs=("tensorflow",), suite="bookworm", cuda="12.9"
 )

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from kiln.base.errors import BuildFailed
 from kiln.build.rehearsal.inputs import WHEEL_LEVEL
 from kiln.build.rehearsal.packages import microarch_level_metadata
 from kiln.cli.image import KINDS
 from kiln.image import contents
 from kiln.image.oci import LayerEntry
+from tests import builders
 from tests.unit.image.packages import NUMPY, PACKAGE, REQUEST
 
 
@@ -51,9 +53,7 @@ def test_each_exclusion_has_a_reason() -> None:
 
 
 def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
-    for name in PACKAGE.files:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
+    builders.write_files(tmp_path, dict.fromkeys(PACKAGE.files, ""))
     selection = contents.read_file_selection(())
     assert [entry.path for entry in contents.included_entries(tmp_path, PACKAGE, selection, below="/opt")] == [
         "/opt/bin/tool",
@@ -66,12 +66,10 @@ def test_an_excluded_package_has_no_entries(tmp_path: Path) -> None:
 
 
 def test_compiled_modules_are_added_next_to_their_sources(tmp_path: Path) -> None:
-    source = tmp_path / "m.py"
-    source.touch()
-    (tmp_path / "__pycache__").mkdir()
-    (tmp_path / "__pycache__" / "m.cpython-311.pyc").touch()
-    (tmp_path / "__pycache__" / "mm.cpython-311.pyc").touch()
-    entry = LayerEntry(path="/opt/conda/lib/python3.11/site-packages/m.py", mode=0o644, source=source)
+    names = ("m.py", "__pycache__/m.cpython-311.pyc", "__pycache__/mm.cpython-311.pyc")
+    builders.write_files(tmp_path, dict.fromkeys(names, ""))
+    path = "/opt/conda/lib/python3.11/site-packages/m.py"
+    entry = LayerEntry(path=path, mode=0o644, source=tmp_path / "m.py")
     assert [re.sub(r".*site-packages", "", entry.path) for entry in contents.with_compiled_modules([entry])] == [
         "/m.py",
         "/__pycache__/m.cpython-311.pyc",
@@ -87,6 +85,27 @@ def test_rarely_changing_layers_come_first() -> None:
     assert contents.ImageContents(layers=(), packages=(NUMPY, PACKAGE), debs=()).epoch == 1_700_000_000
     layers = contents.split_into_layers(REQUEST, [system], {PACKAGE: (first,), NUMPY: (second,)}, [scripts])
     assert [[entry.path for entry in layer.entries] for layer in layers] == [["/s"], ["/q"], ["/p"], ["/o"]]
+
+
+@pytest.mark.parametrize(
+    ("paths", "lacking"),
+    [
+        (("bin/python", "lib/python3.13/site-packages/tensorflow/__init__.py"), ""),
+        (("bin/python", "bin/hello"), "no package has lib/python*/site-packages/tensorflow/__init__.py"),
+        (("bin/hello",), "no package has bin/python or lib/python*/site-packages/tensorflow/__init__.py"),
+    ],
+)
+def test_packages_of_something_else_are_not_called_tensorflow(paths: tuple[str, ...], lacking: str) -> None:
+    entries = tuple(LayerEntry(path=f"{contents.PREFIX}/{path}", mode=0o755, data=b"") for path in paths)
+    request = replace(REQUEST, specs=("hello",))
+    if not lacking:
+        contents.require_files_of_kind(request, {PACKAGE: entries})
+        return
+    with pytest.raises(BuildFailed) as caught:
+        contents.require_files_of_kind(request, {NUMPY: entries})
+    assert caught.value.what == f"hello makes no image of tensorflow: {lacking}"
+    assert caught.value.why.endswith("installed are numpy 2.4.6")
+    assert caught.value.hint.startswith("request tensorflow, too, from a channel")
 
 
 def test_the_solve_is_for_the_image() -> None:

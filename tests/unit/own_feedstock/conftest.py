@@ -91,9 +91,13 @@ def make_wheel(tmp_path: Path) -> Callable[..., Path]:
     """Writes a wheel into dist/; keyword arguments change its name, leave a member out, add or replace others."""
 
     def make(
-        name: str = "tensorflow_cpu", runpath: str = f"{SOLIB}:$ORIGIN/", without: str = "", **extra: bytes
+        name: str = "tensorflow_cpu",
+        runpath: str = f"{SOLIB}:$ORIGIN/",
+        without: str = "",
+        platform: str = "manylinux_2_27_x86_64",
+        **extra: bytes,
     ) -> Path:
-        path = tmp_path / "dist" / f"{name}-2.21.0-cp311-cp311-manylinux_2_27_x86_64.whl"
+        path = tmp_path / "dist" / f"{name}-2.21.0-cp311-cp311-{platform}.whl"
         path.parent.mkdir(exist_ok=True)
         info = f"{name}-2.21.0.dist-info"
         contents = {f"tensorflow/{file}": content for file, content in members(runpath).items()} | extra

@@ -27,14 +27,14 @@ ROOM = {"BAZEL_CPUS": "32", "BAZEL_MEMORY_MB": "64000"}
 COMMON = (
     "--compilation_mode=opt",
     "--repo_env=USE_PYWRAP_RULES=True",
-    "--copt=-Wno-gnu-offsetof-extensions",
-    "--copt=-Wno-error=array-parameter",
-    "--copt=-Wno-error=unused-command-line-argument",
-    "--linkopt=-Wl,--undefined-version",
     "--incompatible_strict_action_env",
     "--jobs=32",
     "--local_resources=cpu=32",
     "--local_resources=memory=57600",
+    "--copt=-Wno-gnu-offsetof-extensions",
+    "--copt=-Wno-error=array-parameter",
+    "--copt=-Wno-error=unused-command-line-argument",
+    "--linkopt=-Wl,--undefined-version",
 )
 CUDA_COMMON = ("--config=cuda_wheel", "--repo_env=WHEEL_NAME=tensorflow")
 
@@ -107,7 +107,7 @@ def test_a_cuda_config(
 def test_every_config_of_the_matrix_can_be_planned(flags: Callable[..., tuple[str, ...]]) -> None:
     configs = matrix.configs(feedstock.load(RECIPE.parent))
     planned = {flags({**chosen(config), "PY_VER": config.variant["python"][0][:4]}) for config in configs}
-    assert len(planned) == len(configs) == 32
+    assert len(planned) == len(configs) == 36
 
 
 def chosen(config: BuildConfig) -> dict[str, str]:
@@ -171,8 +171,16 @@ def test_aarch64_is_cross_compiled_without_a_level_of_x86(flags: Callable[..., t
     assert "--platforms=@rules_ml_toolchain//common:linux_aarch64" in found
     names = [flag for flag in found if flag.startswith("--repo_env=WHEEL_NAME=")]
     assert names[-1] == "--repo_env=WHEEL_NAME=tensorflow"  # the last one counts
-    with pytest.raises(Exception, match=r"no section \[platform osx-64\]; there are linux-aarch64"):
+    with pytest.raises(Exception, match=r"no section \[platform osx-64\]; there are linux-aarch64, osx-arm64"):
         flags(CPU, target_platform="osx-64")
+
+
+def test_macos_is_compiled_by_its_own_clang_into_its_own_libraries(scripts: Any) -> None:
+    plan = scripts.compile_plan
+    made = plan.make(plan.read(SETTINGS), {**ROOM, **CPU, "target_platform": "osx-arm64"})
+    assert {"--config=clang_local", "--cpu=darwin_arm64", "--macos_minimum_os=12.0"} <= set(made.flags)
+    assert not [flag for flag in made.flags if "undefined-version" in flag or "avx" in flag]
+    assert made.library_targets.startswith("//tensorflow:libtensorflow.dylib //tensorflow:libtensorflow_cc.dylib ")
 
 
 def test_libraries_of_the_prefix_are_used_where_someone_asks_for_them(
@@ -234,24 +242,23 @@ def test_what_cannot_be_compiled_is_refused(
         flags(config | more)
 
 
-def test_cuda_versions_must_be_complete(scripts: Any, settings: Callable[[str, str], Any]) -> None:
-    with pytest.raises(scripts.compile_plan.BadPlan, match=r"version = 12\.5 in \[cuda 12\.5\] is not complete"):
-        scripts.compile_plan.make(settings("version = 12.5.1", "version = 12.5"), CUDA_125)
-
-
-def test_a_policy_without_an_architecture_for_a_cuda_is_refused(
-    scripts: Any, settings: Callable[[str, str], Any]
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("version = 12.5.1", "version = 12.5", r"version = 12\.5 in \[cuda 12\.5\] is not complete"),
+        (
+            "architectures = 50 52 53 60 61 62 70 72 75 80 86 87 89 90\n\n[cuda 12.9]",
+            "architectures = 35\n\n[cuda 12.9]",
+            "accepts none of the architectures",
+        ),
+        ("{python}", "{ptyhon}", r"unknown name \{ptyhon\} in \[python\]"),
+    ],
+)
+def test_settings_that_fit_no_compile_are_refused(
+    scripts: Any, settings: Callable[[str, str], Any], old: str, new: str, said: str
 ) -> None:
-    made = settings(
-        "architectures = 50 52 53 60 61 62 70 72 75 80 86 87 89 90\n\n[cuda 12.9]", "architectures = 35\n\n[cuda 12.9]"
-    )
-    with pytest.raises(scripts.compile_plan.BadPlan, match="accepts none of the architectures"):
-        scripts.compile_plan.make(made, CUDA_125)
-
-
-def test_an_unknown_name_in_a_flag_is_reported(scripts: Any, settings: Callable[[str, str], Any]) -> None:
-    with pytest.raises(scripts.compile_plan.BadPlan, match=r"unknown name \{ptyhon\} in \[python\]"):
-        scripts.compile_plan.make(settings("{python}", "{ptyhon}"), CPU)
+    with pytest.raises(scripts.compile_plan.BadPlan, match=said):
+        scripts.compile_plan.make(settings(old, new), CUDA_125)
 
 
 def test_every_section_of_the_settings_names_its_source(scripts: Any) -> None:

@@ -41,6 +41,19 @@ def test_libraries_and_headers_are_copied_as_files(scripts: Any, bazels: Path, t
     assert not any(path.is_symlink() for path in target.rglob("*"))
 
 
+def test_those_of_macos_have_its_names_and_an_underscore_before_a_symbol(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(scripts.library_files.sys, "platform", "darwin")
+    for name in ("tensorflow_framework", "tensorflow", "tensorflow_cc"):
+        (tmp_path / f"lib{name}.2.dylib").write_bytes(b"\0_" + SYMBOLS.get(name, "").encode() + b"\0")
+    assert collect(scripts, tmp_path, tmp_path / "to") == 0
+    assert (tmp_path / "to/lib/libtensorflow_cc.2.dylib").is_file()
+    (tmp_path / "libtensorflow.2.dylib").write_bytes(b"\0TF_NewGraph\0")
+    assert collect(scripts, tmp_path, tmp_path / "again") == 1
+    assert "libtensorflow.2.dylib has no TF_NewGraph" in capsys.readouterr().err
+
+
 def test_a_missing_library_is_named(
     scripts: Any, bazels: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests import builders
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -15,10 +17,7 @@ GIGABYTE = 2**30
 
 
 def tree(root: Path, files: dict[str, str]) -> Path:
-    for name, text in files.items():
-        file = root / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{text}\n")
+    builders.write_files(root, {name: f"{text}\n" for name, text in files.items()})
     return root
 
 
@@ -59,6 +58,15 @@ def test_memory(scripts: Any, tmp_path: Path, process: str, files: dict[str, str
     machine = tree(tmp_path, {"meminfo": f"MemTotal: {8 * 2**20} kB\nMemFree: 1 kB"}) / "meminfo"
     result = scripts.machine_limits.memory(groups / "groups", groups / "process", machine)
     assert result == expected * GIGABYTE
+
+
+def test_macos_has_neither_control_groups_nor_proc(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scripts.machine_limits.sys, "platform", "darwin")
+    monkeypatch.delattr(scripts.machine_limits.os, "sched_getaffinity")
+    assert scripts.machine_limits.cpus(tmp_path, tmp_path) == CORES
+    assert scripts.machine_limits.memory(tmp_path, tmp_path, tmp_path) > 10**8
 
 
 def test_this_machine_has_at_least_a_core_and_some_memory(scripts: Any) -> None:

@@ -49,9 +49,10 @@ def rendered() -> dict[str, dict[str, Output]]:
     return {config: {item.name: item for item in result.outputs if not item.skip} for config, result in configs.items()}
 
 
-def test_the_matrix_has_a_config_for_each_cuda_and_level_and_python_and_the_cpu_on_aarch64() -> None:
+def test_the_matrix_has_a_config_for_each_cuda_and_level_and_python_and_the_cpu_on_arm() -> None:
     intel = [name(cuda, python, level) for cuda, python in CONFIGS for level in LEVELS[cuda]]
-    assert sorted(rendered()) == sorted([*intel, *(f"linux_aarch64_python{tag}" for tag in PYTHONS.values())])
+    arm = [f"{platform}_python{tag}" for platform in ("linux_aarch64", "osx_arm64") for tag in PYTHONS.values()]
+    assert sorted(rendered()) == sorted([*intel, *arm])
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -64,6 +65,20 @@ def test_aarch64_has_the_cpu_build_without_anything_of_x86(python: str) -> None:
     # Its own Python cannot run where it is compiled.
     for output in ("tensorflow-base", "tensorflow"):
         assert "cross-python_linux-aarch64" in result[output].requirements.build
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_macos_has_the_cpu_build_under_its_own_names(python: str) -> None:
+    result = rendered()[f"osx_arm64_python{PYTHONS[python]}"]
+    assert set(result) == {*LIBRARIES, "tensorflow-base", "tensorflow", "tensorflow-cpu"}
+    for item in result.values():
+        assert (item.subdir, item.build_number) == ("osx-arm64", 0)
+        assert not [spec for spec in item.requirements.build if "x86" in spec or spec == "patchelf"]
+    library = result["libtensorflow_cc"]
+    assert "macosx_deployment_target_osx-arm64 12.0.*" in library.requirements.build
+    (script,) = (str(test.script) for test in library.tests)
+    assert "test -f $PREFIX/lib/libtensorflow_cc.2.21.0.dylib" in script
+    assert ".so" not in script
 
 
 @pytest.mark.parametrize(("cuda", "python"), CONFIGS)
@@ -230,7 +245,7 @@ def test_converted_it_is_one_compile_from_which_the_outputs_inherit() -> None:
     """Whoever takes it to a feedstock with a recipe.yaml has conda-forge's terms there, and the same packages."""
     converted = convert.convert(recipe_feedstock.load(ROOT))
     assert not converted.blocking_differences
-    assert (converted.proof.holds, converted.proof.configs) == (True, 32)
+    assert (converted.proof.holds, converted.proof.configs) == (True, 36)
     outputs = yaml.safe_load(converted.recipe)["outputs"]
     (staging,) = (item["staging"]["name"] for item in outputs if "staging" in item)
     packages = [item for item in outputs if "package" in item]

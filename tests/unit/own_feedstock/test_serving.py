@@ -18,6 +18,7 @@ from kiln.feedstock import matrix, rerender
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
 from kiln.run import recipe_checks
+from tests import builders
 
 if TYPE_CHECKING:
     from kiln.recipe.rendered import RenderedConfig
@@ -278,12 +279,10 @@ def test_the_patch_for_cuda_12_9_adds_what_the_release_asks_for() -> None:
 @pytest.mark.parametrize(("cuda", "linked"), [("12.9", True), ("9.0", False), ("None", False)])
 def test_the_server_finds_ptxas_and_libdevice(tmp_path: Path, cuda: str, *, linked: bool) -> None:
     """In the folder next to the program where XLA looks; without a cycle, by links to single files."""
-    (tmp_path / "source" / "dist").mkdir(parents=True)
-    (tmp_path / "source" / "dist" / "tensorflow_model_server").write_text("server")
+    builders.write_files(tmp_path, {"source/dist/tensorflow_model_server": "server"})
     prefix = tmp_path / "prefix"
-    for tool in ("bin/ptxas", "bin/nvlink", "bin/fatbinary", "nvvm/libdevice/libdevice.10.bc"):
-        (prefix / tool).parent.mkdir(parents=True, exist_ok=True)
-        (prefix / tool).write_text(tool)
+    tools = ("bin/ptxas", "bin/nvlink", "bin/fatbinary", "nvvm/libdevice/libdevice.10.bc")
+    builders.write_files(prefix, {tool: tool for tool in tools})
     environment = {
         "PATH": os.environ["PATH"],
         "SRC_DIR": str(tmp_path / "source"),

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import csv
 import os
+import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import builders
 from tests.unit.own_feedstock.conftest import NVIDIA, RECIPE, SOLIB, shared_object
 from tests.unit.own_feedstock.test_elf_runpath import runpath_of
 
@@ -97,9 +100,8 @@ def libraries(tmp_path: Path) -> Path:
     for name in (*LIBRARIES, "libtensorflow"):
         (folder / "lib").mkdir(parents=True, exist_ok=True)
         (folder / "lib" / f"{name}.so.2").write_bytes(shared_object(f"{SOLIB}:$ORIGIN/", tail=name.encode()))
-    for header, text in {"tensorflow/cc/client.h": '#include "absl/x.h"\n', "tensorflow/core/x.h": "other"}.items():
-        (folder / "include" / header).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "include" / header).write_text(text)
+    headers = {"tensorflow/cc/client.h": '#include "absl/x.h"\n', "tensorflow/core/x.h": "other"}
+    builders.write_files(folder / "include", headers)
     return folder
 
 
@@ -151,6 +153,29 @@ def test_the_build_machine_leaves_no_trace_in_search_paths(scripts: Any, split: 
     prefix = split(*LIBRARIES, "tensorflow-base")
     assert runpath_of(scripts, prefix / "lib/libtensorflow_cc.so") == "$ORIGIN"
     assert runpath_of(scripts, prefix / SITE / "tensorflow/python/_pywrap.so") == "$ORIGIN/..:$ORIGIN"
+
+
+def test_the_files_of_macos_stay_as_they_are_under_its_names(split: Any, make_wheel: Any, libraries: Path) -> None:
+    """A changed file has no valid signature, and macOS ends the process that loads it."""
+    machine = b"\xcf\xfa\xed\xfe of "
+    dylibs = {f"tensorflow/{name}.2.dylib": machine + name.encode() for name in LIBRARIES}
+    modules = {f"tensorflow/python/{name}.so": machine + name.encode() for name in ("_pywrap", "plain")}
+    path = make_wheel(name="tensorflow", platform="macosx_12_0_arm64", **dylibs, **modules)
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(path.with_suffix(".new"), "w") as new:
+        for member in old.infolist():
+            if not member.filename.endswith(".so.2"):
+                new.writestr(member, old.read(member))
+    path.with_suffix(".new").replace(path)
+    shutil.rmtree(libraries)
+    prefix = split(*LIBRARIES, "tensorflow-base")
+    for name in LIBRARIES:
+        links = (f"lib/{name}.dylib", f"lib/{name}.2.dylib", f"{SITE}/tensorflow/{name}.2.dylib")
+        assert {(prefix / link).resolve() for link in links} == {prefix / f"lib/{name}.2.21.0.dylib"}
+        assert (prefix / links[0]).read_bytes() == dylibs[f"tensorflow/{name}.2.dylib"]
+    assert all((prefix / SITE / name).read_bytes() == content for name, content in modules.items())
+    text = (prefix / "lib/cmake/tensorflow_cc/tensorflow_cc-config.cmake").read_text()
+    assert 'lib${_library}.2.21.0.dylib"' in text
+    assert 'IMPORTED_SONAME "@rpath/lib${_library}.2.dylib"' in text
 
 
 def test_a_cuda_library_finds_what_it_opens_from_both_paths(scripts: Any, split: Any, make_wheel: Any) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -17,12 +18,13 @@ from kiln.conda.index import read_index_entry
 from kiln.conda.provenance import bundles
 from kiln.conda.provenance.check import TrustedSigner, verified_attestation_facts
 from kiln.conda.provenance.records import ReleaseAttestations
-from kiln.publish import attestations, transaction
+from kiln.publish import attestations, targets, transaction
 from kiln.publish.stores import target as stores_target
 from kiln.publish.stores.folder import FolderStore
 from tests import publishing
 from tests.fake_sigstore import FakeSigstore
 from tests.publishing import KEY, another_key, target
+from tests.releases import candidate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,6 +118,38 @@ def test_what_an_interrupted_publication_signed_is_not_signed_again_or_taken_bac
     assert record(tmp_path / "channel")["attestations_sha256"]
     transaction.abort(target(tmp_path / "another"))
     assert sidecar_files(tmp_path / "another" / "channel") == []
+
+
+def test_packages_that_a_channel_has_already_are_signed_once_by_each_signer(tmp_path: Path) -> None:
+    paths = publishing.packages(tmp_path, ("fresh",))
+    entries, place = [read_index_entry(path) for path in paths], target(tmp_path)
+    attestation = publishing.attestation(entries, place.channel_url())
+    unsigned = ReleaseAttestations(documents=attestation.documents)
+    transaction.publish(place, paths, entries, lambda _: None, unsigned)
+    one = candidate("fresh")
+    held = [replace(one, artifact=replace(one.artifact, sha256=entries[0].sha256)), candidate("none")]
+    statement = tmp_path / "channel" / attestations.STATEMENT.format(PATH)
+    made = statement.read_bytes()
+    statement.write_bytes(b"{}")  # what nobody has signed is replaced
+    assert targets.attest_held_packages(place, held, attestation) == ((PATH,), ())
+    publishing.require_attestations(tmp_path / "channel")
+    assert statement.read_bytes() == made
+    index = json.loads((tmp_path / "channel" / "linux-64" / "repodata.json").read_bytes())
+    assert index["packages.conda"][FILE]["attestations_sha256"]
+    assert targets.attest_held_packages(place, held, attestation) == ((), ())
+    other = replace(
+        attestation,
+        bundles=lambda sha256: (
+            another_key().sign_statement(bundles.publication_statement(FILE, sha256, "file:///c")),
+        ),
+        is_own=lambda *_: False,
+    )
+    assert targets.attest_held_packages(place, held, other) == ((PATH,), ())
+    assert len(json.loads((tmp_path / "channel" / f"{PATH}.sigs").read_bytes())) == 3
+    statement.write_bytes(b"{}")
+    signed, (note,) = targets.attest_held_packages(place, held, other)
+    assert (signed, note) == ((), f"{PATH} is not signed: others have attested another record of how it was made")
+    assert statement.read_bytes() == b"{}"
 
 
 def test_a_withdrawn_package_keeps_its_attestations_and_a_deleted_one_does_not(channel: Path, tmp_path: Path) -> None:

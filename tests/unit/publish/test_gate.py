@@ -10,7 +10,13 @@ import pytest
 
 from kiln.base.errors import BrokenPackage, ReleaseRefused
 from kiln.publish import gate
-from kiln.publish.gate import RefusalKind, nonblocking_notes, refusal_reasons, require_releasable
+from kiln.publish.gate import (
+    RefusalKind,
+    nonblocking_notes,
+    refusal_reasons,
+    require_releasable,
+    without_held_packages,
+)
 from kiln.publish.model import ContentLeak
 from kiln.recipe.rendered import Pin
 from kiln.state.results import ConfigState, TestVerdict
@@ -79,6 +85,17 @@ def test_the_matrix_and_the_channel_decide(changed: Mapping[str, Any], expected:
     assert kinds(release(candidate(), **changed)) == expected
 
 
+@pytest.mark.parametrize(("sha256", "left"), [("aa", 2), ("bb", 1), ("", 1)])
+def test_packages_of_which_the_channel_has_another_file_are_left_out(sha256: str, left: int) -> None:
+    whole = release(candidate(), candidate("other"), held={"linux-64/small-1-0.conda": sha256})
+    rest = without_held_packages(whole)
+    assert (len(rest.candidates), len(rest.skipped), kinds(rest)) == (left, 2 - left, [])
+    broken = replace(whole, damaged=frozenset({"linux-64/small-1-0.conda"}))
+    assert kinds(without_held_packages(broken)) == [] if sha256 == "aa" else [RefusalKind.HELD]
+    alone = without_held_packages(release(candidate(), held=whole.held))
+    assert kinds(alone) == [], "that nothing is left to publish is no reason against it"
+
+
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
@@ -131,6 +148,8 @@ def test_untested_and_broken_packages_are_refused() -> None:
     assert kinds(release(replace(candidate(), verdict=TestVerdict.NONE))) == [RefusalKind.UNTESTED]
     assert kinds(release(replace(candidate(), verdict=TestVerdict.FAILED))) == [RefusalKind.UNTESTED]
     assert kinds(release(replace(candidate(), contents=None, broken="no zip file"))) == [RefusalKind.BROKEN]
+    missing = replace(candidate(), contents=None, broken="no such file", is_current=False)
+    assert kinds(release(missing)) == [RefusalKind.BROKEN], "nothing else is known of it"
     assert kinds(release(replace(candidate(), output=None))) == [RefusalKind.MISMATCH]
 
 
@@ -173,7 +192,7 @@ def test_all_reasons_are_reported_at_once() -> None:
         require_releasable(release(bad, allowed=()))
     assert "for 4 reasons" in str(refused.value)
     assert [line.split(":")[0].strip() for line in refused.value.why.splitlines()] == [
-        *("not allowed", "untested", "changed", "no license"),
+        *("not allowed", "untested", "changed", "no license")
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,7 +17,7 @@ from kiln.publish import provenance
 from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import Checkout, RenderedConfig, Source, Staging
 from kiln.state.store.cache import recipe_digest
-from tests import publishing
+from tests import builders, publishing
 from tests.packages import conda_package, release_package
 
 if TYPE_CHECKING:
@@ -32,10 +33,7 @@ def feedstock(root: Path, recipe: dict[str, str], *, variants: str = "") -> Feed
     texts = {f"recipe/{name}": text for name, text in recipe.items()}
     texts |= {"conda-forge.yml": "provider: {}\n", ".ci_support/one.yaml": "python: ['3.12']\n"}
     texts |= {VARIANT: variants} if variants else {}
-    for name, text in texts.items():
-        place = root / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(text)
+    builders.write_files(root, texts)
     return Feedstock(root=root)
 
 
@@ -45,11 +43,7 @@ def package(folder: Path, recipe: dict[str, str]) -> Path:
 
 
 def record(made_from: Feedstock, **changed: Any) -> dict[str, Any]:
-    return {
-        "config": "one",
-        "feedstock_files": provenance.read_feedstock_files_to_record(made_from, "one"),
-        **changed,
-    }
+    return {"config": "one", "feedstock_files": provenance.read_feedstock_files_to_record(made_from, "one"), **changed}
 
 
 LAYOUTS: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
@@ -88,6 +82,7 @@ def test_a_feedstock_is_made_again_with_the_hash_of_its_recipe(layout: str, tmp_
     before = feedstock(tmp_path / "before", recipe, variants=variants)
     again = provenance.restore_feedstock(package(tmp_path, carried), record(before), tmp_path / "again")
     assert recipe_digest(again) == recipe_digest(before)
+    assert all(os.access(path, os.X_OK) == (path.suffix == ".sh") for path in again.recipe.glob("*.*"))
     assert (again.config_folder / "one.yaml").read_text() == (before.config_folder / "one.yaml").read_text()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from kiln.base import files
 from kiln.base.errors import BrokenPackage, HashMismatch, ProvenanceBroken, ReleaseRefused, UnknownConfig, UsageError
 from kiln.conda.rattler import client
-from kiln.publish import rebuild, release
+from kiln.publish import provenance, rebuild, release
 from kiln.publish.rebuild import (
     described_content_difference,
     described_differences,
@@ -104,11 +106,8 @@ VARIANT = "target_platform:\n- linux-64\nname_of_config:\n- {}\n"
 @pytest.fixture
 def matrix(tmp_path: Path) -> Feedstock:
     """A matrix with two configs."""
-    matrix = builders.feedstock(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n")
-    matrix.config_folder.mkdir(exist_ok=True)
-    for name, package in (("linux_64_a", "small"), ("linux_64_b", "other")):
-        (matrix.config_folder / f"{name}.yaml").write_text(VARIANT.format(package))
-    return matrix
+    configs = {"linux_64_a": VARIANT.format("small"), "linux_64_b": VARIANT.format("other")}
+    return builders.feedstock(tmp_path / "feedstock", META, "name_of_config:\n- small\n- other\n", configs=configs)
 
 
 def job(folder: Path, config: str = "linux_64_a", package: str = "small", **changes: Any) -> Path:
@@ -133,7 +132,9 @@ def job(folder: Path, config: str = "linux_64_a", package: str = "small", **chan
         "notes": [],
     }
     made = {"artifact": artifact, "build_seconds": 1.0, "reused": False, "tests": tests}
+    made |= changes.pop("package_fields", {})
     entry = {"config": config, "state": changes.pop("state", "done"), "group": "cpu", "packages": [made], "steps": []}
+    entry |= {"started": 11.0, "finished": 19.0}
     report = {
         "run": 1,
         "command": "python build-locally.py",
@@ -179,10 +180,25 @@ def test_jobs_become_one_matrix_that_is_indexed_once(
     }
     report, run = runs["linux_64_b"]
     assert (report.commit, report.machine) == ("c0ffee", "runner")
+    assert (report.started, report.finished) == (10.0, 20.0), "the job's times"
     assert run.packages[0].artifact.path == matrix.artifacts / "linux-64" / "other-1-h_0.conda"
     assert run.packages[0].artifact.path.is_file()
     with Ledger(matrix.artifacts / "ledger.sqlite") as ledger:
         assert ledger.stored_artifact("linux-64/small-1-h_0.conda") is not None
+
+
+@pytest.mark.processes
+def test_a_jobs_log_comes_with_its_packages(matrix: Feedstock, tmp_path: Path) -> None:
+    folder = job(tmp_path / "job")
+    for number, text in ((1, "stopped"), (2, "done")):
+        log = folder / "logs" / f"{number:04}" / "linux_64_a.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(text)
+    rebuild.import_ci_job_results(matrix, [folder])
+    shutil.rmtree(folder)
+    _, run = release.last_run_of_each_config(release.runs_in_ledger(matrix))["linux_64_a"]
+    assert run.log is not None
+    assert run.log.read_text() == "done"
 
 
 @pytest.mark.processes
@@ -203,7 +219,56 @@ def test_a_package_of_two_configs_stays_as_the_first_has_made_it(matrix: Feedsto
     job(tmp_path / "jobs" / "b", "linux_64_b", "small", payload={"share/other": b"x"})
     expected = first.read_bytes()
     rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
-    assert (matrix.artifacts / "linux-64" / "small-1-h_0.conda").read_bytes() == expected
+    package = matrix.artifacts / "linux-64" / "small-1-h_0.conda"
+    assert package.read_bytes() == expected
+    assert built_by(matrix, package) == ("runner", "linux_64_a", False)
+
+
+def built_by(matrix: Feedstock, package: Path, *, lost: str = "") -> tuple[str, str, bool]:
+    """Return the machine and the config in the record of a package, and whether its times are unknown.
+
+    ``lost`` is a machine whose runs the ledger has no more.
+    """
+    (matrix.root / "outputs.txt").write_text("*\n")
+    runs = release.ConfigsAndRuns.from_feedstock(matrix)
+    (candidate,) = runs.assemble_release([package], published={}).candidates
+    runs = dataclasses.replace(runs, history=tuple(run for run in runs.history if run.machine != lost))
+    report, config, made = provenance.recorded_build_of_candidate(runs, candidate)
+    assert made.artifact.sha256 == files.sha256(package)
+    return report.machine, config.config, config.started is None
+
+
+@pytest.mark.processes
+def test_a_record_is_of_the_build_that_made_the_file(matrix: Feedstock, tmp_path: Path) -> None:
+    (matrix.config_folder / "linux_64_b.yaml").write_text(VARIANT.format("small"))
+    second = job(tmp_path / "b", "linux_64_b", "small", payload={"share/other": b"x"}, machine="another runner")
+    rebuild.import_ci_job_results(matrix, [second])
+    rebuild.import_ci_job_results(matrix, [job(tmp_path / "a")])
+    package = matrix.artifacts / "linux-64" / "small-1-h_0.conda"
+    assert built_by(matrix, package) == ("another runner", "linux_64_b", False)
+    (_, run) = release.last_run_of_each_config(release.runs_in_ledger(matrix))["linux_64_a"]
+    assert run.packages[0].tests.notes == ("made and tested by linux_64_b",)
+    assert built_by(matrix, package, lost="another runner") == ("runner", "linux_64_b", True)
+
+
+@pytest.mark.processes
+def test_a_file_of_a_config_that_has_left_the_matrix_is_made_again(matrix: Feedstock, tmp_path: Path) -> None:
+    (matrix.config_folder / "linux_64_b.yaml").write_text(VARIANT.format("small"))
+    digest = {"feedstock": cache.recipe_and_config_digest(matrix, "linux_64_b")}
+    second = job(tmp_path / "b", "linux_64_b", payload={"share/other": b"x"}, package_fields=digest)
+    rebuild.import_ci_job_results(matrix, [job(tmp_path / "a"), second])
+    (matrix.config_folder / "linux_64_a.yaml").unlink()
+    package = matrix.artifacts / "linux-64" / "small-1-h_0.conda"
+
+    def is_current() -> bool:
+        runs = release.ConfigsAndRuns.from_feedstock(matrix)
+        return runs.assemble_release([package], published={}).candidates[0].is_current
+
+    (matrix.root / "outputs.txt").write_text("*\n")
+    assert not is_current()
+    rebuild.import_ci_job_results(matrix, [second])
+    assert is_current()
+    assert built_by(matrix, package)[1] == "linux_64_b"
 
 
 def test_a_package_that_another_config_renders_is_refused(matrix: Feedstock, tmp_path: Path) -> None:
@@ -218,6 +283,15 @@ def test_an_invalid_report_is_refused(matrix: Feedstock, tmp_path: Path, text: s
     (folder / rebuild.REPORT).write_text(text)
     with pytest.raises(BrokenPackage, match="is not the report of one config"):
         rebuild.import_ci_job_results(matrix, [folder])
+
+
+def test_a_report_of_several_configs_is_refused_with_their_number(matrix: Feedstock, tmp_path: Path) -> None:
+    file = job(tmp_path / "a") / rebuild.REPORT
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps({**told, "configs": told["configs"] * 4}))
+    with pytest.raises(BrokenPackage, match="is not the report of one config") as caught:
+        rebuild.import_ci_job_results(matrix, [tmp_path / "a"])
+    assert caught.value.why == "it has 4"
 
 
 @pytest.mark.parametrize("changes", [{"state": "failed"}, {"state": "interrupted"}, {"rehearsal": True}])

@@ -9,6 +9,8 @@ import pytest
 from kiln.base.errors import UsageError
 from kiln.base.position import Place
 from kiln.publish import targets
+from kiln.publish.stores import target as stores_target
+from tests import publishing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +21,18 @@ def require(folder: Path, text: str, *, target: str = "out", branch: str = "", e
     path = folder / "conda-forge.yml"
     path.write_text(text)
     targets.require_publication_allowed(path, target, environment=env, current_branch=lambda: branch)
+
+
+@pytest.mark.parametrize("name", ["", "anaconda:", "ftp://host/channel"])
+def test_what_names_no_channel_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        targets.parse_target(name, {"ANACONDA_API_TOKEN": "x"}, journals=tmp_path)
+
+
+def test_a_folder_has_one_address(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    channel = targets.parse_target(f"{tmp_path}/other/../channel", {}, journals=tmp_path)
+    assert channel.channel_url() == (tmp_path / "channel").as_uri()
 
 
 ON_MAIN, OFF = "upload_on_branch: main\n", "github_actions: {upload_packages: false}\n"
@@ -60,3 +74,15 @@ def test_a_forbidden_publication_is_refused(
 )
 def test_any_other_is_allowed(tmp_path: Path, text: str, arguments: dict[str, str]) -> None:
     require(tmp_path, text, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("delete", [False, True])
+def test_a_withdrawn_package_is_held_without_a_hash(tmp_path: Path, delete: bool) -> None:
+    publishing.put(tmp_path, ("old", "kept"))
+    channel = publishing.target(tmp_path)
+    stores_target.yank_packages(channel, ["old-1-0.conda"], delete=delete)
+    held = targets.held_packages(channel)
+    assert {path: bool(sha256) for path, sha256 in held.items()} == {
+        "linux-64/kept-1-0.conda": True,
+        "linux-64/old-1-0.conda": False,
+    }

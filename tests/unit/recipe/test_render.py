@@ -94,8 +94,7 @@ python:
 
 def rendered(folder: Path, recipe: str = RECIPE, variants: str = VARIANTS) -> RenderedConfig:
     feedstock = builders.feedstock(folder, recipe, variants, files={"recipe/build.sh": "", "recipe/install.sh": ""})
-    (config,) = matrix.configs(feedstock)
-    return render.render(feedstock, config)
+    return builders.rendered(feedstock)
 
 
 def named(found: RenderedConfig, name: str) -> list[Output]:
@@ -233,6 +232,14 @@ def test_a_pin_to_an_unknown_output_is_reported(tmp_path: Path) -> None:
     assert "'libtpo'" in caught.value.what
 
 
+def test_a_skipped_output_can_be_pinned(tmp_path: Path) -> None:
+    pinned = "    requirements:\n      run_constrained:\n        - {{ pin_subpackage('extra', exact=True) }}\n"
+    recipe = f"{HEAD}outputs:\n  - name: library\n{pinned}  - name: extra\n    build:\n      skip: true\n"
+    found = recipe_pins.close_static_pins(rendered(tmp_path, recipe))
+    assert [output.name for output in found.outputs] == ["library"]
+    assert found.outputs[0].requirements.run_constrained[0].startswith("extra 1 ")
+
+
 def test_every_output_may_be_skipped(tmp_path: Path) -> None:
     feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: 1\n")
     (config,) = matrix.configs(feedstock)
@@ -303,7 +310,7 @@ def test_pins_that_are_not_a_mapping_to_places_are_reported(tmp_path: Path, pins
     assert f"{caught.value.at}" == "recipe/conda_build_config.yaml:1:1"
 
 
-@pytest.mark.parametrize("recipe", ["", "package:\n  name:\n  version: 1\n", "about:\n  home: x\n"])
+@pytest.mark.parametrize("recipe", ["package:\n  name:\n  version: 1\n", "about:\n  home: x\n"])
 def test_a_package_without_a_name_is_reported(tmp_path: Path, recipe: str) -> None:
     feedstock = builders.feedstock(tmp_path, recipe)
     (config,) = matrix.configs(feedstock)
@@ -337,7 +344,6 @@ def test_a_name_that_only_a_pinning_could_define_is_doubted(tmp_path: Path) -> N
 def test_run_exports_that_are_selected_away_leave_their_kind(tmp_path: Path) -> None:
     recipe = HEAD + "build:\n  run_exports:\n    strong:\n      - b  # [win]\n    weak:\n      - c\n"
     feedstock = builders.feedstock(tmp_path, recipe)
-    (config,) = matrix.configs(feedstock)
-    found = render.render(feedstock, config)
+    found = builders.rendered(feedstock)
     assert render.as_plain_data(found)[0]["run_exports"] == {"strong": None, "weak": ["c"]}
     assert recipe_pins.close_static_pins(found).outputs[0].run_exports == {"weak": ("c",)}

@@ -14,7 +14,7 @@ from kiln.base.system.machine import MachineResources
 from kiln.build.job import job
 from kiln.build.job.job import BuildOptions, RunOptions
 from kiln.container import emulation
-from kiln.feedstock import config_file, matrix, rerender
+from kiln.feedstock import config_file, matrix
 from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import render
 from kiln.run import checks
@@ -62,8 +62,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def feedstock(tmp_path: Path) -> Feedstock:
     """Return a feedstock with a config for each of five platforms, two of them cross-compiled on linux-64."""
-    result = builders.feedstock(tmp_path, META, "", FORGE)
-    rerender.write_ci_support(result, matrix.configs(result))
+    result = builders.expanded(tmp_path, META, "", FORGE)
     assert result.config_names == tuple(sorted((*HERE, *ELSEWHERE)))
     return result
 
@@ -140,10 +139,30 @@ def test_a_rehearsal_has_wheels_for_this_machine_alone(feedstock: Feedstock) -> 
     assert checks.buildable_configs(feedstock, HERE, rehearsal=True)[0] == ("linux_64_",)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("linux_aarch64_", "build it without --rehearse"),
+        ("win_64_", "build it on win-64 with another tool: kiln builds for Linux"),
+    ],
+)
+def test_a_build_without_a_rehearsal_is_recommended_where_it_can_be(feedstock: Feedstock, name: str, hint: str) -> None:
+    with pytest.raises(UnsupportedPlatform, match="cannot be rehearsed") as caught:
+        checks.require_buildable_platforms(feedstock, config_file.read_configs(feedstock, (name,)), rehearsal=True)
+    assert caught.value.hint == hint
+
+
 def test_a_rehearsal_has_upstreams_wheel_for_another_platform(tmp_path: Path) -> None:
-    made = builders.feedstock(tmp_path, META.replace("name: a", "name: tensorflow"), "", FORGE)
-    rerender.write_ci_support(made, matrix.configs(made))
+    made = builders.expanded(tmp_path, META.replace("name: a", "name: tensorflow"), "", FORGE)
     assert checks.buildable_configs(made, (*HERE, *ELSEWHERE), rehearsal=True)[0] == HERE
+
+
+def test_upstreams_wheel_is_rehearsed_here_wherever_its_platform_is_built(tmp_path: Path) -> None:
+    forge = "provider: {osx_arm64: default}\n"
+    made = builders.expanded(tmp_path, META.replace("name: a", "name: tensorflow"), "", forge)
+    assert checks.buildable_configs(made, ("osx_arm64_",), rehearsal=True)[0] == ("osx_arm64_",)
+    with pytest.raises(UnsupportedPlatform, match="osx_arm64_ cannot be built"):
+        checks.require_buildable_platforms(made, config_file.read_configs(made, ("osx_arm64_",)), rehearsal=False)
 
 
 def test_of_all_configs_those_for_here_are_built_and_one_line_names_the_others(feedstock: Feedstock) -> None:

@@ -35,9 +35,8 @@ class Machine:
 
     def __init__(self, root: Path, chain: Path, config: str = "a") -> None:
         self.feedstock = Feedstock(root=root)
-        for name in ("recipe/meta.yaml", "conda-forge.yml", ".ci_support/a.yaml", ".ci_support/b.yaml"):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (root / name).write_text("{}\n")
+        names = ("recipe/meta.yaml", "conda-forge.yml", ".ci_support/a.yaml", ".ci_support/b.yaml")
+        builders.write_files(root, dict.fromkeys(names, "{}\n"))
         self.layout = ArtifactLayout(root=root / "build_artifacts")
         self.chain = ContinuedBuild.from_handover_folder(self.feedstock, self.layout, config, chain, bound=BOUND)
         self.cache = self.layout.compile_caches.folder("key")
@@ -56,16 +55,11 @@ class Machine:
         return self.chain.restore_handed_over_files(a_plan(estimate=None, **{"jobs_of": {"a": job}, **more}))
 
     def act(self, *numbers: int) -> None:
-        for number in numbers:
-            path = self.cache / "ac" / f"{number:02x}" / f"{number:064x}"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"result")
+        builders.write_files(self.cache, {f"ac/{number:02x}/{number:064x}": "result" for number in numbers})
 
     def finish(self, title: str, name: str) -> None:
-        path = self.layout.work_folder("a") / title.replace(" ", "-") / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(title)
-        (self.layout.work_folder("a") / ci_handover.STEPS).write_bytes(b"a ledger")
+        work = self.layout.work_folder("a")
+        builders.write_files(work, {f"{title.replace(' ', '-')}/{name}": title, ci_handover.STEPS: "a ledger"})
 
     def end(
         self, *titles: str, error: KilnError | None = None, state: ConfigState = ConfigState.INTERRUPTED

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from kiln.base import files
 from kiln.base.serialization import to_json
 from kiln.build.job.job import BuildOptions
 from kiln.container import emulation
-from kiln.feedstock import config_file, matrix, rerender
+from kiln.feedstock import config_file
 from kiln.recipe import render
 from kiln.recipe.feedstock import Feedstock
 from kiln.run import config_process
@@ -34,8 +35,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verdict: TestVerdict, emulated: bool, taken: int
 ) -> None:
     monkeypatch.setattr(emulation, "can_run_platform", lambda subdir, in_container: emulated and not in_container)
-    feedstock = builders.feedstock(tmp_path / "feedstock", META, "", FORGE)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path / "feedstock", META, "", FORGE)
     rendered = render.render(feedstock, config_file.read_config(feedstock, "linux_aarch64_"))
     (output,) = rendered.outputs
     layout = ArtifactLayout(root=tmp_path / "channel")
@@ -49,6 +49,7 @@ def test_an_untested_package_of_another_config_is_not_taken_where_its_tests_run(
     task = SimpleNamespace(
         job=options, uses_other_engine=False, layout=layout, rendered=rendered, feedstock=Feedstock(root=tmp_path)
     )
+    files.write_text(tmp_path / ".ci_support" / "other.yaml", "")
     modified = place.stat().st_mtime_ns
     with Ledger(tmp_path / "ledger.sqlite") as ledger:
         ledger.store_artifacts(

@@ -14,7 +14,7 @@ from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan, StandIn
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.sources import SourceFile
 from kiln.recipe import render
-from kiln.run.plan import RunPlan, check_recipe, plan_as_text
+from kiln.run.plan import RunPlan, check_recipe, plan_as_text, stated_time
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store.layout import ArtifactLayout
 from tests import builders
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from kiln.recipe.feedstock import BuildConfig, Feedstock
     from kiln.recipe.rendered import RenderedConfig
+
+
+META = "package:\n  name: a\n  version: 1\n"
 
 
 def a_plan(*, estimate: float | None, **more: Any) -> RunPlan:
@@ -51,6 +54,25 @@ def test_the_disk_of_a_config_that_was_never_built_is_a_lower_bound() -> None:
         "temporary disk: at least 500 MB, no similar config was built here yet",
         "time: unknown, no similar config was built here yet",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "stated"),
+    [
+        ("", ""),
+        ("kiln: {build_hours: 24}\n", "; the feedstock states up to 24 h each on 4 cores"),
+        ("kiln: {build_hours: {cuda: 24, cpu: 3}}\n", "; the feedstock states up to 3 h each on 4 cores"),
+    ],
+)
+def test_a_time_that_was_never_measured_is_what_the_feedstock_states(
+    settings: str, stated: str, tmp_path: Path
+) -> None:
+    feedstock = builders.expanded(tmp_path, META, forge=f"{LINUX_ONLY}{settings}")
+    (name,) = feedstock.config_names
+    waiting = ConfigRun(config=name, state=ConfigState.WAITING, group="cpu")
+    plan = a_plan(estimate=None, configs=(waiting,))
+    text = plan_as_text(plan, stated_time(feedstock, plan))
+    assert text.endswith(f"time: unknown, no similar config was built here yet{stated}")
 
 
 def test_the_disk_of_a_config_that_was_built_is_that_of_its_last_build() -> None:
@@ -94,9 +116,6 @@ def test_a_rehearsal_says_what_it_is_made_from_once_for_configs_that_share_it() 
         "c from:",
         "    python        3.12",
     ]
-
-
-META = "package:\n  name: a\n  version: 1\n"
 
 
 def require_keys(feedstock: Feedstock, configs: Iterable[BuildConfig], *, engine: str) -> None:
@@ -149,13 +168,14 @@ def test_an_unknown_key_is_refused_with_every_engine(tmp_path: Path) -> None:
             require_keys(feedstock, configs, engine=engine)
 
 
+NAMES = ("there.py", "install.sh", "patches/Fix.patch")
 FILES = """package:
   name: a
   version: 1
 source:
   path: "../nowhere"
   patches:
-    - fix.patch
+    - patches/fix.patch
 outputs:
   - name: b
     script: instal.sh  # install.sh
@@ -165,15 +185,15 @@ outputs:
 
 
 def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_places(tmp_path: Path) -> None:
-    feedstock = builders.feedstock(tmp_path, FILES, files={"recipe/there.py": "", "recipe/install.sh": ""})
+    feedstock = builders.feedstock(tmp_path, FILES, files={f"recipe/{name}": "" for name in NAMES})
     configs = matrix.configs(feedstock)
     with pytest.raises(RecipeFault) as refusal:
         require_keys(feedstock, configs, engine="rattler-build")
     assert [line for line in str(refusal.value).splitlines() if "why" not in line] == [
         "recipe/meta.yaml:5:10: source/path: '../nowhere' does not exist",
         "  try: add recipe/../nowhere, or correct its name",
-        "recipe/meta.yaml:7:7: source/patches: 'fix.patch' does not exist",
-        "  try: add recipe/fix.patch, or correct its name",
+        "recipe/meta.yaml:7:7: source/patches: 'patches/fix.patch' does not exist",
+        "  try: did you mean 'patches/Fix.patch'?",
         "recipe/meta.yaml:10:13: script: 'instal.sh' does not exist",
         "  try: did you mean 'install.sh'?",
     ]
@@ -181,7 +201,7 @@ def test_scripts_patches_and_sources_that_do_not_exist_are_refused_with_their_pl
 
 
 def test_files_of_the_recipe_that_exist_are_accepted(tmp_path: Path) -> None:
-    files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/fix.patch": ""}
+    files = {"recipe/there.py": "", "recipe/instal.sh": "", "nowhere/a.c": "", "recipe/patches/fix.patch": ""}
     feedstock = builders.feedstock(tmp_path, FILES, files=files)
     require_keys(feedstock, matrix.configs(feedstock), engine="rattler-build")
 

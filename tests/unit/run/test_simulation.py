@@ -51,6 +51,8 @@ def test_a_config_without_history_is_expected_to_take_as_long_as_similar_ones() 
     }
     assert expected == {"a10": 10.0, "a11": 10.0, "b10": 30.0, "b11": 30.0, "c10": 20.0}
     assert {item.estimate for item in order_configs_for_build(GROUPS, {})} == {None}
+    (alone,) = order_configs_for_build({"a11": "a"}, {"a10": 10.0, "b10": 30.0}, finished={"a10": "a", "b10": "b"})
+    assert alone.estimate == 10.0, "of a similar config that needs no build"
 
 
 def test_a_warm_build_waits_for_the_cold_build_of_its_group() -> None:

@@ -73,7 +73,7 @@ ledger = Ledger(Path(sys.argv[1]))
 number = ledger.begin_run(dataclasses.replace(RUN, configs=()))
 print(number, flush=True)
 for count in range(int(sys.argv[2])):
-    config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count % 5}", estimate=float(count))
+    config = dataclasses.replace(A, state=ConfigState.RUNNING, config=f"c{count}")
     ledger.update_config(number, config)
     print(count, flush=True)
 """

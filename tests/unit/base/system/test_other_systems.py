@@ -6,13 +6,14 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from kiln.base.system import files as system_files
+from kiln.base.system.processes import is_process_running
+from tests import waiting
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -34,7 +35,7 @@ def loaded(name: str, system: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTyp
 
 
 @pytest.mark.processes
-def test_on_macos_a_process_ends_with_its_parent() -> None:
+def test_on_macos_a_process_ends_with_its_parent(tmp_path: Path) -> None:
     code = """
 import importlib.util, os, signal, sys, time
 sys.platform = "darwin"
@@ -52,18 +53,13 @@ os.write(os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT), b"x")
 time.sleep(600)
 """
     module = ROOT / "kiln" / "base" / "system" / "processes.py"
-    ready = Path(os.environ.get("TMPDIR", "/tmp")) / f"kiln-ready-{os.getpid()}"
+    ready = tmp_path / "ready"
     process = subprocess.Popen(
         (sys.executable, "-c", code, str(module), str(ready)), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    while not ready.exists():
-        time.sleep(0.01)
-    ready.unlink()
+    waiting.until(ready.exists, "the child runs", process)
     output, _ = process.communicate(b"x", timeout=60)
-    child, until = int(output), time.monotonic() + 30
-    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
-        assert time.monotonic() < until, "it goes on without its parent"
-        time.sleep(0.05)
+    waiting.until(lambda: not is_process_running(int(output)), "it ends with its parent")
 
 
 def test_on_macos_numbers_of_this_process_are_plausible(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -155,12 +155,7 @@ def test_all_files_are_in_the_variable_and_its_secrets_are_masked_one_by_one(tmp
     assert events.is_encoded_credentials(variable)
     assert not events.is_encoded_credentials(str(place))
     assert not events.is_encoded_credentials(base64.b64encode(b'{"token": "a"}').decode())
-    assert events.secrets_in_encoded_credentials(variable) == (
-        "Bearer t0ken:1",
-        "k3y",
-        "t0ken:1",
-        f"{PEM}k",
-    )
+    assert events.secrets_in_encoded_credentials(variable) == ("Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k")
     secrets = events.with_secrets_inside_credentials({events.CREDENTIALS: variable})
     assert set(secrets.values()) == {variable, "Bearer t0ken:1", "k3y", "t0ken:1", f"{PEM}k"}
     assert events.with_secrets_inside_credentials({"A": "b"}) == {"A": "b"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -14,13 +15,7 @@ from kiln.base.errors import BuildFailed, UnsafeTemplate
 from kiln.base.process_table import parse_proc_stat, processes_with_descendants
 from kiln.base.text import RemainingTimeEstimate
 from kiln.build.bazel import watch
-from kiln.build.bazel.watch import (
-    BuildEventFile,
-    BuildWatch,
-    StallDetector,
-    awaited_processes_text,
-    watch_build,
-)
+from kiln.build.bazel.watch import BuildEventFile, BuildWatch, StallDetector, awaited_processes_text, watch_build
 from kiln.build.engine.failures import ENGINE_FOLDER
 from kiln.conda.provenance import bazel_repositories
 from tests import waiting
@@ -122,6 +117,16 @@ def test_a_failure_is_told_by_the_action_and_by_its_cause() -> None:
     assert "Connection refused" in error.what
     assert "--distdir" in error.hint
     assert error.why == "the end of the log"
+
+
+def test_the_sources_have_the_name_that_the_log_has_for_them(tmp_path: Path) -> None:
+    began = (EVENTS / "refused.json").read_text().splitlines()[0]
+    aborted = {"id": {"pattern": {}}, "aborted": {"description": "/home/conda/tiny/BUILD:6:10: no such target"}}
+    (tmp_path / "events.json").write_text(f"{began}\n{json.dumps(aborted)}\n")
+    watch = BuildWatch(file=BuildEventFile(tmp_path / "events.json"), on_progress=print, stall=StallDetector(60))
+    error = watch.explained_error(BuildFailed("the script failed"))
+    assert "$SRC_DIR/BUILD:6:10: no such target" in error.what
+    assert "/home/conda" not in error.what
 
 
 def test_a_failure_without_events_is_told_by_what_the_log_says_if_that_is_known() -> None:
@@ -234,7 +239,7 @@ def test_bazels_client_is_interrupted_and_its_shutdown_is_not(tmp_path: Path) ->
     (tmp_path / "stop").touch()
     waiting.until(lambda: "shutdown began" in report.read_text(), "the shutdown began", process)
     (tmp_path / "report.shutdown").touch()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=waiting.CEILING) == 0
     assert report.read_text().split("\n")[:4] == ["build began", "build interrupted", "8", "shutdown began"]
     assert "shutdown interrupted" not in report.read_text()
 
@@ -242,5 +247,5 @@ def test_bazels_client_is_interrupted_and_its_shutdown_is_not(tmp_path: Path) ->
 @pytest.mark.processes
 def test_the_lines_hold_neither_the_scripts_output_nor_its_wait(tmp_path: Path) -> None:
     script = f"set -eux\n{watch.interrupt_bazel_lines(tmp_path / 'stop')}wait\necho done\n"
-    ended = subprocess.run(("bash", "-c", script), capture_output=True, text=True, timeout=10, check=True)
+    ended = subprocess.run(("bash", "-c", script), capture_output=True, text=True, timeout=waiting.CEILING, check=True)
     assert ended.stdout == "done\n"

@@ -190,9 +190,11 @@ def test_a_package_without_the_record_is_refused(record: str, tmp_path: Path) ->
     [
         ("sysroot_linux-64 2.28.*", "__glibc >=2.28,<3.0.a0"),
         ("sysroot_linux-64 ==2.17", "__glibc >=2.17,<3.0.a0"),
+        ("sysroot_linux-aarch64 2.28.*", "__glibc >=2.28,<3.0.a0"),
+        ("macosx_deployment_target_osx-arm64 12.0.*", "__osx >=12.0"),
         ("x86_64-microarch-level 3", "_x86_64-microarch-level >=3"),
         ("sysroot_linux-64", None),
-        ("sysroot_linux-aarch64 2.28.*", None),
+        ("sysroot_linux-ppc64le 2.28.*", None),
     ],
 )
 def test_what_the_tools_of_the_build_section_export(spec: str, exported: str | None) -> None:

@@ -187,9 +187,7 @@ FILES = (
 def prefix(tmp_path: Path) -> Path:
     """Return a prefix with files of a script, and with those of a package ``dep`` that was there before."""
     prefix = tmp_path / ENGINE_FOLDER / "rattler-build_app" / "host_env_placehold_placehold"
-    for name in FILES:
-        (prefix / name).parent.mkdir(parents=True, exist_ok=True)
-        (prefix / name).touch()
+    builders.write_files(prefix, dict.fromkeys(FILES, ""))
     (prefix / "a" / "y.so").symlink_to("nowhere")
     record = {"name": "dep", "files": [name for name in FILES if name.startswith("dep/")]}
     (prefix / "conda-meta" / "dep-1-0.json").write_text(json.dumps(record))
@@ -280,9 +278,8 @@ SITE = "lib/python3.11/site-packages"
 def step(tmp_path: Path) -> Path:
     """Return the folder of a step whose prefix has two good records, and good links."""
     prefix = prefix_of(tmp_path / "work" / "app-0")
-    for name in (f"{SITE}/app-1.0.dist-info/METADATA", f"{SITE}/app_more-3.dist-info/METADATA", "share/x"):
-        (prefix / name).parent.mkdir(parents=True, exist_ok=True)
-        (prefix / name).touch()
+    names = (f"{SITE}/app-1.0.dist-info/METADATA", f"{SITE}/app_more-3.dist-info/METADATA", "share/x")
+    builders.write_files(prefix, dict.fromkeys(names, ""))
     (prefix / "share" / "own").symlink_to(prefix / "share" / "x")
     (prefix / "share" / "system").symlink_to("/usr/bin/env")
     return tmp_path / "work" / "app-0"

@@ -14,11 +14,7 @@ from kiln.base.yaml import TypedText
 from kiln.build.engine import info_files
 from kiln.build.engine.info_files import collect_info_files, variant_without_credentials
 from kiln.build.engine.metadata import rewrite_package_metadata
-from kiln.build.engine.plan import plan_outputs
-from kiln.build.steps import StagedFiles
 from kiln.conda import package_reader
-from kiln.feedstock import matrix
-from kiln.recipe import pins, render
 from tests import builders
 from tests.packages import conda_package
 
@@ -86,12 +82,7 @@ def planned(
 ) -> tuple[BuildStep, ...]:
     """Return the steps of a recipe's packages."""
     feedstock = builders.feedstock(folder / "feedstock", meta, variants, files=files)
-    (config,) = matrix.configs(feedstock)
-    rendered = pins.close_static_pins(render.render(feedstock, config))
-    stagings = {staging.name: StagedFiles(folder=folder / "c") for staging in rendered.stagings}
-    return plan_outputs(
-        rendered, recipe_folder=feedstock.recipe, folder=folder / "w", channels=(), compiled=stagings, extra={}
-    )
+    return builders.steps_of_outputs(builders.closed(feedstock), feedstock.recipe, folder / "w")
 
 
 def stamped(folder: Path, step: BuildStep, **info: object) -> dict[str, bytes]:
@@ -218,11 +209,8 @@ def test_a_listed_file_without_the_prefix_is_a_failure(tmp_path: Path) -> None:
 
 def test_a_link_out_of_the_recipe_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = tmp_path / "recipe"
-    (recipe / ".git").mkdir(parents=True)
-    (recipe / ".git" / "config").write_text("")
-    (recipe / "run.sh").write_text("")
+    builders.write_files(tmp_path, {"recipe/.git/config": "", "recipe/run.sh": "", "secret": "secret"})
     (recipe / "run.sh").chmod(0o700)
-    (tmp_path / "secret").write_text("secret")
     (recipe / "out").symlink_to(tmp_path / "secret")
     (recipe / "in").symlink_to("run.sh")
     files = collect_info_files([{"to": "recipe", "tree": str(recipe), "patterns": ["*"]}])
@@ -284,11 +272,7 @@ def test_a_package_of_a_recipe_yaml_carries_the_feedstocks_recipe(tmp_path: Path
     recipe = "package:\n  name: keys\n  version: '1'\nbuild:\n  script: echo ${{ flavour }}\n"
     files = {"recipe/fix.patch": "patch", "recipe/variants.yaml": "flavour:\n  - 3\n"}
     feedstock = builders.feedstock(tmp_path / "feedstock", recipe, files=files, v1=True)
-    (config,) = matrix.configs(feedstock)
-    rendered = pins.close_static_pins(render.render(feedstock, config))
-    (step,) = plan_outputs(
-        rendered, recipe_folder=feedstock.recipe, folder=tmp_path / "w", channels=(), compiled={}, extra={}
-    )
+    (step,) = builders.steps_of_outputs(builders.closed(feedstock), feedstock.recipe, tmp_path / "w")
     info = stamped(tmp_path, step)
     assert info["recipe/recipe.yaml"].decode() == recipe
     assert info["recipe/fix.patch"] == b"patch"
@@ -315,9 +299,8 @@ def collected(folder: Path, **about: str | tuple[str, ...]) -> tuple[Ended, dict
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    for name in ("work/docs/README.md", "work/both", "recipe/both", "recipe/only/one", "recipe/only/two", "outside"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
+    names = ("work/docs/README.md", "work/both", "recipe/both", "recipe/only/one", "recipe/only/two", "outside")
+    builders.write_files(tmp_path, {name: name for name in names})
     return tmp_path
 
 

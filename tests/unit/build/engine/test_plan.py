@@ -134,10 +134,7 @@ def test_the_plan_of_a_rehearsal() -> None:
         *lines_without_shell_trace(("mkdir -p dist", "ln -s '/wheels/it'\"'\"'s.whl' dist/")),
         "bash -e /r/split.sh",
         *lines_without_shell_trace(
-            (
-                *scripts.compile_modules_lines(APP),
-                *failures.refuse_special_files_lines(Path("/making/app")),
-            )
+            (*scripts.compile_modules_lines(APP), *failures.refuse_special_files_lines(Path("/making/app")))
         ),
     ]
     assert "build" not in app.recipe["requirements"]

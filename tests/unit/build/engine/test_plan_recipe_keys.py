@@ -9,10 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base.errors import RecipeFault
-from kiln.build.engine.plan import plan_compile, plan_outputs
-from kiln.build.steps import StagedFiles
-from kiln.feedstock import matrix
-from kiln.recipe import pins, render
+from kiln.build.engine.plan import plan_compile
 from kiln.recipe.rendered import Checkout
 from tests import builders
 
@@ -29,17 +26,9 @@ MISSING = object()
 def steps(folder: Path, meta: str, files: Mapping[str, str] | None = None, variants: str = "") -> tuple[BuildStep, ...]:
     """Return the steps that build a recipe's packages."""
     feedstock = builders.feedstock(folder / "feedstock", PACKAGE + meta, variants, files=files)
-    (config,) = matrix.configs(feedstock)
-    rendered = pins.close_static_pins(render.render(feedstock, config))
+    rendered = builders.closed(feedstock)
     assert rendered.key_faults == ()
-    return plan_outputs(
-        rendered,
-        recipe_folder=feedstock.recipe,
-        folder=folder,
-        channels=(),
-        compiled={staging.name: StagedFiles(folder=folder / "c") for staging in rendered.stagings},
-        extra={},
-    )
+    return builders.steps_of_outputs(rendered, feedstock.recipe, folder)
 
 
 def at(recipe: Any, path: str) -> Any:
@@ -155,7 +144,7 @@ def test_requirements_reach_the_engines_recipe(tmp_path: Path) -> None:
     (step,) = steps(tmp_path, text.replace("for-run_constrained", "for-constrained"))
     requirements = step.recipe["requirements"]
     assert [requirements[key] for key in ("build", "host", "run", "run_constraints")] == [
-        *(["for-build"], ["for-host"], ["for-run"], ["for-constrained"]),
+        *(["for-build"], ["for-host"], ["for-run"], ["for-constrained"])
     ]
 
 
@@ -219,8 +208,7 @@ source:
 def compile_of(folder: Path, meta: str, files: Mapping[str, str]) -> CompileStep:
     """Return the build step that a recipe's outputs share."""
     feedstock = builders.feedstock(folder / "feedstock", PACKAGE + meta, files=files)
-    (config,) = matrix.configs(feedstock)
-    rendered = pins.close_static_pins(render.render(feedstock, config))
+    rendered = builders.closed(feedstock)
     (staging,) = rendered.stagings
     return plan_compile(
         rendered, staging, recipe_folder=feedstock.recipe, folder=folder, channels=(), settings=folder / "compile.env"

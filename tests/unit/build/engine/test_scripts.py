@@ -39,9 +39,7 @@ def run(prefix: Path, lines: Iterable[str]) -> subprocess.CompletedProcess[str]:
 
 
 def written(prefix: Path, *names: str) -> None:
-    for name in names:
-        (prefix / name).parent.mkdir(parents=True, exist_ok=True)
-        (prefix / name).write_text(name)
+    builders.write_files(prefix, {name: name for name in names})
 
 
 def left(prefix: Path) -> set[str]:

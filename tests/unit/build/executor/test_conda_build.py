@@ -207,7 +207,7 @@ def test_what_was_fetched_is_shared_and_what_was_made_is_not(tmp_path: Path) -> 
         (config / "croot" / subdir / f"{package}.conda").touch()
     conda_build.move_fetched_packages_to_shared_cache(config, cache)
     assert {item.name for item in (cache / "conda").iterdir()} == {
-        *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda"),
+        *("cache", "urls.txt", "python-3.11-0", "python-3.11-0.conda")
     }
     assert (config / "fetched" / "own-1-0").is_dir()
 
@@ -263,8 +263,7 @@ def test_without_a_log_the_tail_has_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tested", "verdict", "note"),
-    [(True, "passed", conda_build.NOTE), (False, "skipped", conda_build.UNTESTED)],
+    ("tested", "verdict", "note"), [(True, "passed", conda_build.NOTE), (False, "skipped", conda_build.UNTESTED)]
 )
 def test_packages_of_any_platform_are_collected_with_whether_they_were_tested(
     tested: bool, verdict: str, note: str, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,8 @@ def test_a_config_finds_conda_forges_variables_in_its_container(tmp_path: Path) 
     assert (plan.environment["CONFIG"], plan.environment["HOME"]) == ("c", "/home/conda")
     assert "TOKEN" not in plan.environment
     assert (plan.image, plan.network, plan.options[-2:]) == ("localhost/i:1", False, ("--gpus", "all"))
+    everywhere = builders.config_job(tmp_path, options=BuildOptions(network="always"))
+    assert dataclasses.replace(task, job=everywhere).has_network
     assert isinstance(plan.limits, ContainerLimits)
     assert plan.limits.cores == 2
     targets = {mount.target: mount.read_only for mount in plan.mounts}

@@ -111,8 +111,7 @@ def test_containers_write_the_work_folder_and_caches_and_read_the_recipe(feedsto
     )
     assert engine_container_mounts(feedstock, config(), used) == (
         Mount(
-            source=artifacts / "linux-64" / "lib-1-0.conda",
-            target=f"{INSIDE}/build_artifacts/linux-64/lib-1-0.conda",
+            source=artifacts / "linux-64" / "lib-1-0.conda", target=f"{INSIDE}/build_artifacts/linux-64/lib-1-0.conda"
         ),
         Mount(
             source=artifacts / "container-cache", target=f"{INSIDE}/build_artifacts/container-cache", read_only=False

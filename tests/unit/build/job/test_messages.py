@@ -195,7 +195,7 @@ def test_a_build_that_is_asked_to_stop_ends_by_itself(tmp_path: Path) -> None:
     monitor = a_monitor(tmp_path, action_limit=1)
     with monitor.stop_when_spent():
         act(monitor, 1)
-        waiting.until(monitor.stop.exists, "the file that says so", seconds=20)
+        waiting.until(monitor.stop.exists, "the file that says so")
     assert (bool(monitor.spent), monitor.terminated) == (True, False)
 
 
@@ -213,7 +213,7 @@ def test_a_build_that_goes_on_regardless_is_terminated(tmp_path: Path, signals: 
 
     def build() -> None:
         with monitor.stop_when_spent():
-            waiting.until(lambda: bool(signals), "a signal", seconds=20)
+            waiting.until(lambda: bool(signals), "a signal")
             raise KeyboardInterrupt
 
     with pytest.raises(BudgetSpent, match="stopped before it was finished"):
@@ -226,7 +226,7 @@ def test_a_link_in_the_place_of_the_file_does_not_keep_a_build_going(tmp_path: P
     with monitor.stop_when_spent():
         monitor.stop.symlink_to(tmp_path / "elsewhere")
         act(monitor, 1)
-        waiting.until(lambda: bool(signals), "a signal", seconds=20)
+        waiting.until(lambda: bool(signals), "a signal")
     assert not (tmp_path / "elsewhere").exists()
 
 

@@ -159,8 +159,18 @@ def test_of_several_configs_of_a_python_the_usual_one_of_this_machine_is_rehears
     files = {f".ci_support/{name}.yaml": f"python:\n- 3.13.* *_{build}\n" for name, build in builds.items()}
     feedstock = builders.feedstock(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
     assert cpu_config_for_machine(feedstock, MACHINE, names[:2]) == "linux_64_usual"
-    with pytest.raises(UnknownConfig, match="linux_64_usual, linux_aarch64_usual"):
+    with pytest.raises(UnknownConfig) as caught:
         cpu_config_for_machine(feedstock, MACHINE)
+    assert caught.value.hint == "kiln build --rehearse CONFIG, one of linux_64_usual, linux_aarch64_usual"
+
+
+def test_without_a_config_of_the_python_all_are_named(tmp_path: Path, here: dict[str, Interpreter]) -> None:
+    files = {f".ci_support/linux_64_{number}.yaml": "target_platform:\n- linux-64\n" for number in range(8)}
+    feedstock = builders.feedstock(tmp_path / "other", "package:\n  name: a\n  version: 1\n", files=files)
+    with pytest.raises(UnknownConfig, match="none") as caught:
+        cpu_config_for_machine(feedstock, MACHINE)
+    assert caught.value.hint.startswith("kiln build --rehearse CONFIG, one of linux_64_0, linux_64_1, ")
+    assert caught.value.hint.endswith("linux_64_5 and 2 more")
 
 
 def test_of_several_levels_of_the_processor_that_of_upstreams_wheel_is_rehearsed(

@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.build.rehearsal import machine
-from kiln.build.rehearsal.machine import (
-    UNKNOWN_VERSION,
-    find_program,
-    fitting_stand_in_version,
-    satisfies_constraints,
-)
+from kiln.build.rehearsal.machine import UNKNOWN_VERSION, find_program, fitting_stand_in_version, satisfies_constraints
 from kiln.build.rehearsal.packages import stand_in_metadata, write_stand_in_package
 from kiln.build.rehearsal.wheels import StandIn
 from tests.unit.build.sample import content, info, unpacked

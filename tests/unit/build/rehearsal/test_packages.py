@@ -58,11 +58,7 @@ def test_the_package_says_what_it_is_and_that_it_is_a_rehearsal(tmp_path: Path) 
     assert (index["name"], index["version"], index["subdir"], index["license"]) == ("small", "1.2", "linux-64", "MIT")
     assert index["build"].startswith("py311_rehearsal_h")
     assert package.name == f"small-1.2-{index['build']}.conda"
-    assert index["depends"] == [
-        "python >=3.11,<3.12.0a0",
-        "python_abi 3.11.* *_cp311",
-        "typing_extensions >=4.12,4.*",
-    ]
+    assert index["depends"] == ["python >=3.11,<3.12.0a0", "python_abi 3.11.* *_cp311", "typing_extensions >=4.12,4.*"]
     about = info(package, "about")
     assert about["summary"] == "A small one"
     assert about["extra"] == {
@@ -80,6 +76,7 @@ def test_the_package_says_what_it_is_and_that_it_is_a_rehearsal(tmp_path: Path) 
         ("cp311-cp311-manylinux2014_x86_64.manylinux_2_17_x86_64", ["__glibc >=2.17,<3.0.a0"]),
         ("py2.py3-none-manylinux2010_x86_64", ["__glibc >=2.12,<3.0.a0"]),
         ("py3-none-manylinux1_x86_64", ["__glibc >=2.5,<3.0.a0"]),
+        ("cp311-cp311-macosx_12_0_arm64", ["__osx >=12.0"]),
     ],
 )
 def test_the_package_requires_the_c_library_of_the_wheels_tag(tmp_path: Path, tags: str, expected: list[str]) -> None:
@@ -186,6 +183,12 @@ def test_a_package_for_another_platform_says_so_and_follows_its_markers(tmp_path
     ]
     markers = replace(TARGET, subdir="linux-aarch64").marker_environment()
     assert markers == {**TARGET.marker_environment(), "platform_machine": "aarch64"}
+    apple = convert_wheel(make_wheel(tmp_path), "0" * 64, tmp_path, replace(TARGET, subdir="osx-arm64"))
+    assert [info(apple, "index")[key] for key in ("subdir", "arch", "platform")] == ["osx-arm64", "arm64", "osx"]
+    markers = replace(TARGET, subdir="osx-arm64").marker_environment()
+    assert [markers[key] for key in ("sys_platform", "platform_system", "platform_machine")] == [
+        *("darwin", "Darwin", "arm64")
+    ]
 
 
 @pytest.mark.parametrize("change", ["wheel", "python", "platform", "converter", "names"])

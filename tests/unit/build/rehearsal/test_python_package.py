@@ -38,7 +38,7 @@ SYSCONFIG = (
 )
 
 
-def installed(root: Path, python: str = "3.12", *, standard_layout: bool = True, shared: bool = True) -> Interpreter:
+def installed(root: Path, python: str = "3.12", *, standard_layout: bool = True) -> Interpreter:
     """An interpreter's files, small."""
     name = f"python{python}"
     stdlib = root / "lib" / name
@@ -71,7 +71,7 @@ def installed(root: Path, python: str = "3.12", *, standard_layout: bool = True,
         stdlib=stdlib,
         lib_dynload=stdlib / "lib-dynload",
         include=root / "include" / name,
-        libraries=(root / "lib" / f"lib{name}.so.1.0",) if shared else (),
+        libraries=(root / "lib" / f"lib{name}.so.1.0",),
         standard_layout=standard_layout,
     )
 

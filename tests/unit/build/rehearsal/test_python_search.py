@@ -183,7 +183,8 @@ def test_path_comes_before_pyenv_and_uv_and_new_before_old(tmp_path: Path) -> No
     ]
     touch(home / ".pyenv/versions/3.13.0/bin/python3.13")
     touch(home / ".local/share/uv/python/cpython-3.13.4-linux-x86_64-gnu/bin/python3.13")
-    env = {"HOME": str(home), "PATH": f"{tmp_path}/none:{tmp_path}/bin:"}
+    unreadable = "x" * 300  # as a folder of another user in PATH, which root may read
+    env = {"HOME": str(home), "PATH": f"{tmp_path}/none:/{unreadable}:{tmp_path}/bin:"}
     assert list(candidate_executables("3.12", env)) == expected
 
 

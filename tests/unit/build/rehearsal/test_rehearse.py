@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from kiln.base.serialization import to_json
 from kiln.build.bazel import events
 from kiln.build.engine_calls import StepCache
 from kiln.build.job.messages import StepReporter
 from kiln.build.rehearsal import rehearse
 from kiln.build.rehearsal.rehearse import Rehearsal
+from kiln.build.rehearsal.wheel_download import plan_from_locks
 from kiln.build.rehearsal.wheels import RehearsalPlan
 from kiln.feedstock import matrix, rerender
 from kiln.recipe import pins, render
@@ -19,8 +23,6 @@ from tests import builders
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 URL = "https://code.example/archive/v1.0.tar.gz"
 SHA = "0" * 64
 
@@ -30,6 +32,19 @@ class CapturedBuilder:
 
     def __init__(self, **values: Any) -> None:
         self.values = values
+
+
+@pytest.mark.processes
+def test_what_is_made_of_a_wheel_for_another_platform_counts_as_cross_compiled(tmp_path: Path) -> None:
+    recipe = "package:\n  name: tensorflow\n  version: 2.21.0\n"
+    feedstock = builders.feedstock(tmp_path / "feedstock", recipe, "", "provider: {osx_arm64: default}\n")
+    (config,) = (config for config in matrix.configs(feedstock) if config.platform == "osx-arm64")
+    rerender.write_ci_support(feedstock, [config])
+    plan = plan_from_locks(python="3.11", subdir="osx-arm64")
+    job = builders.build_job(feedstock.root, config=config.name, rehearsal_plan=to_json(plan))
+    made = Rehearsal.from_job(job, StepReporter(), {}).rendered.config
+    assert not config.is_cross
+    assert (made.platform, made.build_platform, made.is_cross) == ("osx-arm64", "linux-64", True)
 
 
 def test_fetched_sources_come_before_the_users_downloads_which_stay(

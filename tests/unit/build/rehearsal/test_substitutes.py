@@ -23,9 +23,7 @@ from kiln.build.rehearsal.substitutes import (
 )
 from kiln.build.rehearsal.wheel_choice import RequirementsConflict, WheelResolution
 from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan
-from kiln.feedstock import config_file
 from kiln.feedstock.sources import SourceSearch, UnavailableItem
-from kiln.recipe import pins, render
 from kiln.recipe.feedstock import BuildConfig
 from kiln.recipe.rendered import Output, RenderedConfig, Requirements
 from tests import builders
@@ -205,10 +203,7 @@ def test_outputs_of_other_pythons_are_left_out() -> None:
         output("all"),
     )
     chosen = outputs_for_python(RenderedConfig(config=CONFIG, outputs=outputs), "3.11")
-    assert [(entry.name, entry.variant) for entry in chosen] == [
-        ("a", {"python": "3.11.* *_cpython"}),
-        ("all", {}),
-    ]
+    assert [(entry.name, entry.variant) for entry in chosen] == [("a", {"python": "3.11.* *_cpython"}), ("all", {})]
 
 
 META = """\
@@ -242,7 +237,7 @@ outputs:
 
 def rendered(folder: Path) -> RenderedConfig:
     feedstock = builders.feedstock(folder, META, files={".ci_support/linux_64_.yaml": "target_platform:\n- linux-64\n"})
-    return pins.close_static_pins(render.render(feedstock, config_file.read_config(feedstock, "linux_64_")))
+    return builders.closed(feedstock, "linux_64_")
 
 
 def test_each_requirement_has_its_section_and_its_output(tmp_path: Path) -> None:

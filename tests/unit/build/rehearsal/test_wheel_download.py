@@ -43,6 +43,9 @@ def locked(name: str, content: bytes = b"content", platform: str = "any") -> Loc
     )
 
 
+ONE = locked("one")
+
+
 class Pip:
     """Stands where processes start: writes what the test says pip brings, and notes how it was called."""
 
@@ -75,12 +78,12 @@ def test_pip_is_asked_for_the_exact_files_of_another_python() -> None:
 
 
 def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one, two = locked("one"), locked("two")
-    (tmp_path / one.file).write_bytes(b"content")
+    two = locked("two")
+    (tmp_path / ONE.file).write_bytes(b"content")
     pip = put(monkeypatch, Pip({two.file: b"content"}))
-    assert wheel_download.missing_wheels([one, two], tmp_path) == (two,)
-    result = wheel_download.fetch_wheels([one, two], tmp_path, env={"PIP_INDEX_URL": "x"})
-    assert result == (tmp_path / one.file, tmp_path / two.file)
+    assert wheel_download.missing_wheels([ONE, two], tmp_path) == (two,)
+    result = wheel_download.fetch_wheels([ONE, two], tmp_path, env={"PIP_INDEX_URL": "x"})
+    assert result == (tmp_path / ONE.file, tmp_path / two.file)
     assert all(path.read_bytes() == b"content" for path in result)
     ((_, env),) = pip.calls
     assert env["PIP_INDEX_URL"] == "x"
@@ -90,75 +93,69 @@ def test_only_what_is_missing_is_fetched(tmp_path: Path, monkeypatch: pytest.Mon
 def test_nothing_is_started_and_nothing_read_again_when_all_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = locked("one")
-    put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch_wheels([one], tmp_path, env={})
+    put(monkeypatch, Pip({ONE.file: b"content"}))
+    wheel_download.fetch_wheels([ONE], tmp_path, env={})
     pip = put(monkeypatch, Pip({}))
     monkeypatch.setattr(files, "sha256", lambda path: pytest.fail(f"{path} was read again"))
-    wheel_download.fetch_wheels([one], tmp_path, env={})
+    wheel_download.fetch_wheels([ONE], tmp_path, env={})
     assert pip.calls == []
 
 
 def test_a_fetched_file_with_another_hash_is_never_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = locked("one")
-    put(monkeypatch, Pip({one.file: b"another"}))
-    with pytest.raises(HashMismatch, match=one.file) as caught:
-        wheel_download.fetch_wheels([one], tmp_path, env={})
-    assert one.sha256 in str(caught.value)
+    put(monkeypatch, Pip({ONE.file: b"another"}))
+    with pytest.raises(HashMismatch, match=ONE.file) as caught:
+        wheel_download.fetch_wheels([ONE], tmp_path, env={})
+    assert ONE.sha256 in str(caught.value)
     assert hashlib.sha256(b"another").hexdigest() in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def test_a_file_that_was_changed_is_found_out_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = locked("one")
-    put(monkeypatch, Pip({one.file: b"content"}))
-    (path,) = wheel_download.fetch_wheels([one], tmp_path, env={})
+    put(monkeypatch, Pip({ONE.file: b"content"}))
+    (path,) = wheel_download.fetch_wheels([ONE], tmp_path, env={})
     path.write_bytes(b"CONTENT")
     os.utime(path, ns=(0, 0))
-    with pytest.raises(HashMismatch, match=one.file):
-        wheel_download.fetch_wheels([one], tmp_path, env={})
+    with pytest.raises(HashMismatch, match=ONE.file):
+        wheel_download.fetch_wheels([ONE], tmp_path, env={})
     assert not path.exists()
-    assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (path,)
+    assert wheel_download.fetch_wheels([ONE], tmp_path, env={}) == (path,)
 
 
 def test_damaged_notes_of_what_was_verified_only_cost_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = locked("one")
-    put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch_wheels([one], tmp_path, env={})
+    put(monkeypatch, Pip({ONE.file: b"content"}))
+    wheel_download.fetch_wheels([ONE], tmp_path, env={})
     for damage in ("{", "[]", '{"one": 1}'):
         (tmp_path / ".verified.json").write_text(damage)
-        assert wheel_download.fetch_wheels([one], tmp_path, env={}) == (tmp_path / one.file,)
+        assert wheel_download.fetch_wheels([ONE], tmp_path, env={}) == (tmp_path / ONE.file,)
 
 
 def test_what_a_killed_run_left_is_removed_before_the_space_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = locked("one")
     found: list[list[Path]] = []
     monkeypatch.setattr(
         "kiln.base.files.require_disk_space", lambda store, *_, **__: found.append([*store.rglob("*.whl")])
     )
     (tmp_path / ".fetch-killed").mkdir()
-    (tmp_path / ".fetch-killed" / one.file).write_bytes(b"half")
-    put(monkeypatch, Pip({one.file: b"content"}))
-    wheel_download.fetch_wheels([one], tmp_path, env={})
+    (tmp_path / ".fetch-killed" / ONE.file).write_bytes(b"half")
+    put(monkeypatch, Pip({ONE.file: b"content"}))
+    wheel_download.fetch_wheels([ONE], tmp_path, env={})
     assert found == [[]]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".verified.json", one.file]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".verified.json", ONE.file]
 
 
 def test_pips_own_refusal_names_the_file_and_both_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = locked("one")
     says = (
         "Collecting one==1.0\n"
         "ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package\n"
         "    one==1.0 from file:///x/one-1.0.whl#sha256=bb (from -r requirements.txt (line 1)):\n"
-        f"        Expected sha256 {one.sha256}\n"
+        f"        Expected sha256 {ONE.sha256}\n"
         f"             Got        {'b' * 64}\n"
     )
     put(monkeypatch, Pip({}, exit_code=1, says=says))
-    with pytest.raises(HashMismatch, match=one.file) as caught:
-        wheel_download.fetch_wheels([one], tmp_path, env={})
-    assert one.sha256 in caught.value.why
+    with pytest.raises(HashMismatch, match=ONE.file) as caught:
+        wheel_download.fetch_wheels([ONE], tmp_path, env={})
+    assert ONE.sha256 in caught.value.why
     assert "b" * 64 in caught.value.why
 
 
@@ -230,7 +227,7 @@ def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
     def pip(wheels: tuple[LockedWheel, ...], folder: Path, **_: object) -> None:
         batches.append([wheel.file for wheel in wheels])
         for wheel in wheels:
-            (folder / wheel.file).write_bytes({one.file: b"1", two.file: b"2", other.file: b"3"}[wheel.file])
+            (folder / wheel.file).write_bytes({ONE.file: b"1", two.file: b"2", other.file: b"3"}[wheel.file])
 
     monkeypatch.setattr(wheel_download, "_download_wheels", pip)
     assert [path.is_file() for path in wheel_download.fetch_wheels([one, two, other], tmp_path / "s", env={})] == [
@@ -238,7 +235,7 @@ def test_two_versions_of_a_project_are_downloaded_one_after_the_other(
         True,
         True,
     ]
-    assert batches == [[one.file, two.file], [other.file]]
+    assert batches == [[ONE.file, two.file], [other.file]]
 
 
 ALL = ["cpu", *sorted(other_platforms() - {"linux-64"}), *(f"cuda{version}" for version in cuda_versions())]
@@ -291,17 +288,26 @@ def test_each_row_is_a_wheel_of_its_package(lock: str) -> None:
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_another_platform_has_wheels_of_its_own_in_the_same_versions(python: str) -> None:
-    planned, cpu = plan_from_locks(python=python, subdir="linux-aarch64"), plan_from_locks(python=python)
+@pytest.mark.parametrize(
+    ("subdir", "tag", "ends"),
+    [
+        ("linux-aarch64", "manylinux_2_27_aarch64", ("aarch64.whl",)),
+        ("osx-arm64", "macosx_12_0_arm64", ("_arm64.whl", "_universal2.whl")),
+    ],
+)
+def test_another_platform_has_wheels_of_its_own_in_the_same_versions(
+    subdir: str, tag: str, ends: tuple[str, ...], python: str
+) -> None:
+    planned, cpu = plan_from_locks(python=python, subdir=subdir), plan_from_locks(python=python)
     assert planned.upstream is not None
-    assert re.fullmatch(r"tensorflow-2\.21\.0-cp3\d+-cp3\d+-manylinux_2_27_aarch64\.whl", planned.upstream.file)
+    assert re.fullmatch(rf"tensorflow-2\.21\.0-cp3\d+-cp3\d+-{tag}\.whl", planned.upstream.file)
     assert versions(planned.dependencies) == versions(cpu.dependencies)
-    assert all(wheel.file.endswith(("aarch64.whl", "-any.whl")) for wheel in planned.wheels)
+    assert all(wheel.file.endswith((*ends, "-any.whl")) for wheel in planned.wheels)
     assert (planned.packaged_python, cpu.packaged_python) == ("", python)
-    assert planned.notes == ("a rehearsal has no Python for linux-aarch64: its packages are not tested",)
+    assert planned.notes == (f"a rehearsal has no Python for {subdir}: its packages are not tested",)
     assert dict(planned.summary)["python"] == f"{python}, a package without files"
-    with pytest.raises(VariantFault, match=r"no wheels for CUDA 12\.9 on linux-aarch64"):
-        plan_from_locks(python=python, cuda="12.9", subdir="linux-aarch64")
+    with pytest.raises(VariantFault, match=rf"no wheels for CUDA 12\.9 on {subdir}"):
+        plan_from_locks(python=python, cuda="12.9", subdir=subdir)
 
 
 def test_an_unknown_python_or_cuda_is_refused_with_what_there_is() -> None:
@@ -330,5 +336,4 @@ def test_the_gaps_of_outputs_are_described() -> None:
 
 
 def test_each_requirement_has_its_one_hash() -> None:
-    one = locked("one")
-    assert wheel_download.requirements_text([one]) == f"one==1.0 --hash=sha256:{one.sha256}\n"
+    assert wheel_download.requirements_text([ONE]) == f"one==1.0 --hash=sha256:{ONE.sha256}\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +81,7 @@ def test_scripts_run_before_commands_with_their_programs() -> None:
 
 
 def test_a_pattern_of_files_matches_at_any_depth(tmp_path: Path) -> None:
-    (tmp_path / "deep").mkdir()
-    for name in ("one.dat", "deep/two.dat", "deep/other"):
-        (tmp_path / name).touch()
+    builders.write_files(tmp_path, dict.fromkeys(("one.dat", "deep/two.dat", "deep/other"), ""))
     output = dataclasses.replace(APP, tests=(OutputTest(files=("*.dat", "../outside", "missing")),))
     (step,) = plan_package_tests(output, recipe_folder=tmp_path, folder=Path("/t"), prefix=Path("/p"))
     assert step.files == {
@@ -121,9 +118,7 @@ def test_modules_of_other_languages_require_their_program(language: str, package
 
 
 def test_build_requirements_of_a_test_have_a_prefix_beside(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("a.txt", "b.txt", "c.dat"):
-        (tmp_path / "data" / name).touch()
+    builders.write_files(tmp_path / "data", dict.fromkeys(("a.txt", "b.txt", "c.dat"), ""))
     test = OutputTest(
         script=Script(file="check.py"), requires_build=("make 4",), files=("data/*.txt", "one"), by_engine=True
     )
@@ -195,8 +190,7 @@ RATTLER = """\
 
 
 def of(folder: Path, text: str) -> tuple[OutputTest, ...]:
-    (folder / "tests").mkdir()
-    (folder / "tests" / "tests.yaml").write_text(text)
+    builders.write_files(folder, {"tests/tests.yaml": text})
     return read_packed_tests(folder)
 
 
@@ -225,11 +219,8 @@ def test_the_layout_of_rattler_build(tmp_path: Path) -> None:
 
 def test_the_layout_of_conda_build(tmp_path: Path) -> None:
     assert read_packed_tests(tmp_path) == ()
-    folder = tmp_path / "test"
-    folder.mkdir()
-    for name in ("run_test.sh", "run_test.py", "data"):
-        (folder / name).touch()
-    (folder / "test_time_dependencies.json").write_text(json.dumps(["dep 1"]))
+    files = dict.fromkeys(("run_test.sh", "run_test.py", "data"), "")
+    builders.write_files(tmp_path / "test", {**files, "test_time_dependencies.json": '["dep 1"]'})
     scripts = {"run_test.py": "run_test.py", "run_test.sh": "run_test.sh"}
     assert read_packed_tests(tmp_path) == (OutputTest(scripts=scripts, requires=("dep 1.*",)),)
 
@@ -246,10 +237,7 @@ def test_the_layout_of_conda_build(tmp_path: Path) -> None:
     ],
 )
 def test_tests_that_cannot_be_run_are_an_error(tmp_path: Path, name: str, text: str, why: str) -> None:
-    (tmp_path / name).parent.mkdir()
-    (tmp_path / name).write_text(text)
-    if name.endswith(".json"):
-        (tmp_path / "test" / "run_test.sh").touch()
+    builders.write_files(tmp_path, {name: text, "test/run_test.sh": ""})
     with pytest.raises(BrokenPackage, match="cannot be run") as refused:
         read_packed_tests(tmp_path)
     assert why in refused.value.what

@@ -17,7 +17,6 @@ from kiln.build.test.tester import (
     require_runnable_package,
     run_test_script,
 )
-from kiln.feedstock import matrix, rerender
 from kiln.recipe.rendered import OutputTest, Requirements, Script
 from kiln.state.results import TestVerdict
 from tests import builders
@@ -131,8 +130,7 @@ def test_a_package_is_tested_as_the_platform_of_its_folder_renders_it(tmp_path: 
     meta = "package:\n  name: a\n  version: 1\nbuild:\n  string: same\n"
     forge = "provider:\n  linux_64: default\n  linux_aarch64: default\n  osx_64: null\n  win_64: null\n"
     meta += "requirements:\n  build:\n    - {{ compiler('c') }}\n"
-    feedstock = builders.feedstock(tmp_path / "feedstock", meta, "", forge)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path / "feedstock", meta, "", forge)
     for subdir in ("linux-64", "linux-aarch64"):
         rendered, output = find_output_of_package(feedstock, tmp_path / "channel" / subdir / "a-1-same.conda")
         assert (rendered.config.platform, output.subdir) == (subdir, subdir)

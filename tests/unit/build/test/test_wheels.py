@@ -11,7 +11,6 @@ import pytest
 from kiln.base.errors import BrokenPackage, TestsFailed
 from kiln.build.test.specs import WheelName
 from kiln.build.test.wheels import (
-    BARE,
     fulfilled_platform_tag,
     import_script_lines,
     install_commands,
@@ -52,19 +51,21 @@ def test_a_wheel_without_binaries_promises_nothing(tmp_path: Path) -> None:
     assert fulfilled_platform_tag(WheelName.from_path(written(tmp_path, "a-1-py3-none-any.whl", {"a.py": b""}))) is None
 
 
-def test_a_wheel_without_a_promise_gets_the_tag_of_its_binaries(tmp_path: Path) -> None:
-    source = written(tmp_path, f"a-1-{CP}-{CP}-{BARE}.whl", {"a/__init__.py": b"x = 1\n", "a/data": bytes(5000)})
-    kept = place_wheel_with_tag(WheelName.from_path(source), tmp_path / "out", "manylinux_2_34_x86_64")
-    assert kept.name == f"a-1-{CP}-{CP}-manylinux_2_34_x86_64.whl"
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_a_wheel_without_a_promise_gets_the_tag_of_its_binaries(tmp_path: Path, processor: str) -> None:
+    bare, tag = f"a-1-{CP}-{CP}-linux_{processor}.whl", f"manylinux_2_34_{processor}"
+    source = written(tmp_path, bare, {"a/__init__.py": b"x = 1\n", "a/data": bytes(5000)})
+    kept = place_wheel_with_tag(WheelName.from_path(source), tmp_path / "out", tag)
+    assert kept.name == f"a-1-{CP}-{CP}-{tag}.whl"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(kept) as new:
         assert new.namelist() == old.namelist()
         changed = [name for name in new.namelist() if new.read(name) != old.read(name)]
         assert changed == ["a-1.dist-info/WHEEL", "a-1.dist-info/RECORD"]
         content = new.read("a-1.dist-info/WHEEL")
-        assert f"Tag: {CP}-{CP}-manylinux_2_34_x86_64\n".encode() in content
+        assert f"Tag: {CP}-{CP}-{tag}\n".encode() in content
         (row,) = [line for line in new.read("a-1.dist-info/RECORD").decode().splitlines() if "/WHEEL," in line]
         assert row.endswith(f",{len(content)}")
-    named = place_wheel_with_tag(WheelName.from_path(kept), tmp_path / "again", "manylinux_2_34_x86_64")
+    named = place_wheel_with_tag(WheelName.from_path(kept), tmp_path / "again", tag)
     assert named.read_bytes() == kept.read_bytes(), "a name that promises something stays"
 
 

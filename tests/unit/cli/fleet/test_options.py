@@ -106,11 +106,11 @@ def test_the_controllers_run_gets_the_options_of_this_one() -> None:
         "--provider=aws",
         "--type=compute-48",
         "--type=a",
-        "--zone=us-east-1a,us-east-1b",
         "--spot",
-        "--cost-limit=40.0",
         "--time-limit=36000.0s",
         "--poll=1.0s",
+        "--zone=us-east-1a,us-east-1b",
+        "--cost-limit=40.0",
     )
     again = fleet_options("run", *options.controller_words)
     for name in ("types", "zones", "spot", "cost_limit", "time_limit", "poll", "lease"):

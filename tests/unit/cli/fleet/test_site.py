@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from kiln.cli.fleet import site
 from kiln.fleet.options import FleetOptions
 from kiln.recipe.feedstock import Feedstock, load
 from tests import small_tensorflow
-from tests.fleets import fleet_options
+from tests.fleets import fleet_options, run_config
 
 RUN = ("run", "--provider", "aws")
 URL = "grpcs://e.example.org:443/main"
@@ -46,7 +44,7 @@ def test_a_feedstock_whose_recipe_has_no_use_for_an_executor_is_refused() -> Non
     with pytest.raises(UsageError, match="--remote-executor"):
         site.require_recipe_support(feedstock, names, fleet_options(*RUN, "--remote-executor", URL))
     small = load(small_tensorflow.FIXTURE)
-    config = next(path.stem for path in sorted((small_tensorflow.FIXTURE / ".ci_support").glob("*.yaml")))
+    config = next(path.stem for path in sorted((small_tensorflow.FIXTURE / ".ci_support").glob("linux_64_*.yaml")))
     site.require_recipe_support(small, (config,), fleet_options(*RUN, "--remote-executor", URL))
 
 
@@ -101,9 +99,9 @@ def test_a_run_that_begins_stores_its_region_and_one_that_is_resumed_does_not_ch
     monkeypatch.setattr(site, "worker_build_variables", lambda *_: {})
 
     def begin_run(previous: object, **environment: str) -> str:
-        run_config: Any = SimpleNamespace(previous_run=previous, key="k", lease=1.0, lifetime=2.0)
+        config = run_config((), previous_run=previous, key="k")
         options = FleetOptions(environment=environment)
-        begun = site.playbook_site(options, Feedstock(root=tmp_path), "r1", "aws", run_config=run_config)
+        begun = site.playbook_site(options, Feedstock(root=tmp_path), "r1", "aws", run_config=config)
         return begun.environment["AWS_REGION"]
 
     begin_run(None, AWS_REGION="eu-west-1")

@@ -18,7 +18,7 @@ from kiln.base import bootstrap, process
 from kiln.base.errors import FleetLimit, ProvisionRefused, TestsFailed, UsageError
 from kiln.build.job.collected import ResultsCollected
 from kiln.cli import main
-from kiln.cli.fleet import resume, tests
+from kiln.cli.fleet import resume, site, tests
 from kiln.cli.fleet import tests as fleet_tests
 from kiln.fleet import inventory
 from kiln.fleet import run as fleet
@@ -31,7 +31,6 @@ from kiln.fleet.plan import output
 from kiln.fleet.plan.run import priced_machine_types
 from kiln.fleet.protocol import Event, StartBuild
 from kiln.fleet.records import PENDING, TESTS_SUFFIX, FleetLedger, RunRecorder
-from kiln.fleet.run_config import FleetRunConfig
 from kiln.fleet.supervisor import Supervisor
 from kiln.publish import release
 from kiln.recipe.feedstock import Feedstock
@@ -49,13 +48,14 @@ from kiln.state.results import (
 )
 from kiln.state.store.layout import ArtifactLayout
 from tests import runs
-from tests.fleets import HOUR, MACHINE, Faults, Killed, NullObserver, Simulation, fleet_options
+from tests.fleets import HOUR, Faults, Killed, NullObserver, Simulation, fleet_options, run_config
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from kiln.base.errors import KilnError
     from kiln.cli.fleet.tests import GpuTestStage
+    from kiln.fleet.run_config import FleetRunConfig
     from kiln.fleet.tests import PackagesToTest
     from kiln.state.results import MatrixReport
 
@@ -123,7 +123,7 @@ class Run:
         self.changed: Sequence[str] = ()
         self.shown = Shown()
         self.options = fleet_options("run", "--provider", "aws", "--all", "--gpu-tests")
-        monkeypatch.setattr(fleet_tests, "playbook_site_of_tests", lambda *_: self.site)
+        monkeypatch.setattr(fleet_tests, "playbook_site", lambda *_, **__: self.site)
         monkeypatch.setattr(worker_tests, "WorkerTestExecutor", self._executor)
 
     def _executor(self, _: PlaybookSite, tested: PackagesToTest) -> Simulation:
@@ -137,9 +137,7 @@ class Run:
 
     def stage(self, ledger: FleetLedger) -> GpuTestStage:
         configs: Any = [SimpleNamespace(config=name) for name in CONFIGS]
-        stage = fleet_tests.gpu_test_stage(self.options, self.feedstock, configs, ledger)
-        assert stage is not None
-        return stage
+        return fleet_tests.gpu_test_stage(self.options, self.feedstock, configs, ledger)
 
     def build(self, ledger: FleetLedger, previous: Any = None, run: str = "r1", **faults: Any) -> Any:
         """Return the builds of the run as its command begins them."""
@@ -147,18 +145,16 @@ class Run:
         executor = Building(estimates, faults=Faults(**faults))
         executor.channel, executor.changed = self.feedstock.root / "build_artifacts", self.changed
         configs: Any = [SimpleNamespace(config=name) for name in CONFIGS]
-        run_config = FleetRunConfig(
+        config = run_config(
+            estimates,
             id=run,
             command="kiln fleet run",
-            machine_type=MACHINE,
-            estimates=estimates,
-            max_workers=2,
             key="inputs",
             previous_run=previous,
             cost_limit=self.options.cost_limit,
             tests=fleet_tests.gpu_test_plan(self.stage(ledger), (), configs),
         )
-        return functools.partial(fleet.execute_fleet_run, run_config, self.site, executor=executor)
+        return functools.partial(fleet.execute_fleet_run, config, self.site, executor=executor)
 
     def execute(self, ledger: FleetLedger, build: Any, cached: Sequence[ConfigRun] = (), previous: Any = None) -> Any:
         return fleet_tests.build_and_test(
@@ -322,7 +318,8 @@ def test_a_detached_run_says_what_it_leaves_untested(run: Run, capsys: pytest.Ca
         run.execute(ledger, None, built.configs)
         capsys.readouterr()
         fleet_tests.print_untested_configs_note(run.stage(ledger), built.configs)
-        fleet_tests.print_untested_configs_note(None, built.configs)
+        run.options = dataclasses.replace(run.options, gpu_tests=False)
+        fleet_tests.print_untested_configs_note(run.stage(ledger), built.configs)
     assert "untested" not in capsys.readouterr().err
 
 
@@ -406,12 +403,11 @@ def test_openstack_tests_on_its_own_types_with_an_image_that_has_a_driver(
 def test_hosts_that_test_need_no_container_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests run on the machine itself, and a host that reaches no network could not install Docker."""
     monkeypatch.setattr(bootstrap, "ensure_fleet_environment", lambda *_, **__: Path("/bin/python3"))
-    monkeypatch.setattr(fleet_tests, "worker_build_variables", lambda *_: {})  # those of git
-    options = FleetOptions(provider="static")
-    run_config: Any = SimpleNamespace(id="r1", previous_run=None, lease=60.0, lifetime=90.0)
-    site = fleet_tests.playbook_site_of_tests(options, Feedstock(root=tmp_path), run_config)
-    assert site.options == ("--container", "none")
-    assert (site.variables["kiln_lease"], site.variables["kiln_lifetime"]) == (60, 90)
+    monkeypatch.setattr(site, "worker_build_variables", lambda *_: {})  # those of git
+    options, config = FleetOptions(provider="static"), run_config((), lease=60.0, lifetime=90.0)
+    made = site.playbook_site(options, Feedstock(root=tmp_path), "r1", "static", run_config=config, builds=False)
+    assert made.options == ("--container", "none")
+    assert (made.variables["kiln_lease"], made.variables["kiln_lifetime"]) == (60, 90)
 
 
 PAGE = ROOT / "docs" / "reference" / "cost-json.md"

@@ -12,6 +12,7 @@ from kiln.base import limits
 from kiln.conda.provenance import bazel_repositories
 from kiln.conda.provenance.bazel_repositories import LARGEST_FILE, external_repositories, read_declaring_files
 from kiln.conda.provenance.records import ExternalRepository
+from tests import builders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,9 +191,7 @@ def test_files_that_declare_repositories_are_known_by_name(path: str, expected: 
 
 
 def write(folder: Path, *paths: str) -> None:
-    for path in paths:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(path)
+    builders.write_files(folder, {path: path for path in paths})
 
 
 def test_the_nearest_files_come_first(tmp_path: Path) -> None:

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from kiln.base.errors import ProvenanceBroken, UsageError
 from kiln.conda.provenance import bundles
 from kiln.conda.provenance import check as provenance_check
 from kiln.conda.provenance.check import ListedAttestation, PublicKey, TrustedSigner, package_attestations
 from kiln.conda.provenance.signing import PrivateKey
-from tests import fake_sigstore
+from tests import fake_sigstore, publishing
 from tests.fake_sigstore import COMMIT, GITHUB, WORKFLOW, FakeSigstore
 from tests.publishing import record
 
@@ -245,19 +246,13 @@ SIGNERS: dict[str, tuple[Callable[[], dict[str, Any]], TrustedSigner]] = {
     "a key for any identity": (lambda: by_key(PUBLISH), TrustedSigner(root=ROOT)),
     "another instance": (lambda: OTHER.bundle(PUBLISH), IDENTITY),
     "another instance for any identity": (lambda: OTHER.bundle(PUBLISH), TrustedSigner(root=ROOT)),
-    "the public instance's root": (
-        lambda: SIGSTORE.bundle(PUBLISH),
-        TrustedSigner(identity=WORKFLOW, issuer=GITHUB),
-    ),
+    "the public instance's root": (lambda: SIGSTORE.bundle(PUBLISH), TrustedSigner(identity=WORKFLOW, issuer=GITHUB)),
     "another workflow": (lambda: SIGSTORE.bundle(PUBLISH, identity=f"{WORKFLOW}2"), IDENTITY),
     "a workflow of a fork": (
         lambda: SIGSTORE.bundle(PUBLISH, identity=WORKFLOW.replace("example/", "fork/")),
         IDENTITY,
     ),
-    "the identity as an email": (
-        lambda: SIGSTORE.bundle(PUBLISH, identity="a@example.org", email=True),
-        IDENTITY,
-    ),
+    "the identity as an email": (lambda: SIGSTORE.bundle(PUBLISH, identity="a@example.org", email=True), IDENTITY),
     "another issuer": (lambda: SIGSTORE.bundle(PUBLISH, issuer="https://accounts.example.org"), IDENTITY),
     "an issuer that begins like it": (lambda: SIGSTORE.bundle(PUBLISH, issuer=f"{GITHUB}.example.org"), IDENTITY),
     "a certificate that had expired": (expired, IDENTITY),
@@ -351,6 +346,22 @@ def test_signers_are_named_by_a_key_or_by_an_identity(tmp_path: Path) -> None:
     (tmp_path / "root.json").write_text("{")
     with pytest.raises(UsageError, match="not a trusted root"):
         TrustedSigner.parse(WORKFLOW, root=tmp_path / "root.json")
+
+
+def test_what_is_no_public_key_is_named_and_no_hint_writes_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "key.pem"
+    rsa_key = rsa.generate_private_key(65537, 2048)
+    public = rsa_key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    own = publishing.private_pem(publishing.KEY, "correct horse")
+    for content, why in ((own, "private key"), (public, "neither ECDSA"), (b"text", "public key in PEM")):
+        file.write_bytes(content)
+        with pytest.raises(UsageError) as caught:
+            TrustedSigner.parse(str(file))
+        assert why in caught.value.why
+        assert "-out" not in caught.value.hint
+    with pytest.raises(UsageError, match="not a key") as caught:
+        PrivateKey.from_file(file, {})
+    assert "-out" not in caught.value.hint
 
 
 @pytest.mark.processes

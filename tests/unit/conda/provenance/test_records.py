@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from kiln.base.errors import BrokenPackage, ProvenanceBroken
+from kiln.conda.index_files import index_from_repodata
 from kiln.conda.provenance import bundles, records
 from tests.packages import conda_package
 from tests.publishing import record
@@ -40,17 +41,19 @@ def statement(sha256: str, **changed: Any) -> bytes:
 
 
 def verified(
-    file: Path, indexed: dict[str, dict[str, str]] | None = None, *, bill: bytes | None = BILL, **changed: Any
+    file: Path, repodata: dict[str, Any] | None = None, *, bill: bytes | None = BILL, **changed: Any
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Verify a file against a statement about it."""
     bills = {"sbom_sha256": bill, "cyclonedx_sha256": bill}
     made = statement(changed.pop("sha256", sha256_of(file)), **changed)
-    return records.verify_package_statement(file, made, bills=bills, indexed=indexed)
+    index = None if repodata is None else index_from_repodata("linux-64", json.dumps(repodata).encode())
+    return records.verify_package_statement(file, made, bills=bills, index=index)
 
 
 def test_a_package_is_verified_with_each_fact(tmp_path: Path) -> None:
     file = package(tmp_path)
-    made, facts = verified(file, {FILE: {"sha256": sha256_of(file)}}, cyclonedx_sha256=hashlib.sha256(BILL).hexdigest())
+    repodata = {"packages.conda": {FILE: {"sha256": sha256_of(file)}}}
+    made, facts = verified(file, repodata, cyclonedx_sha256=hashlib.sha256(BILL).hexdigest())
     assert (made["file"], made["config"], made["cores"]) == (FILE, "config", 2)
     assert facts == (
         f"the file is the one of the channel's statement, by its hash {sha256_of(file)}",
@@ -63,9 +66,11 @@ def test_a_package_is_verified_with_each_fact(tmp_path: Path) -> None:
 
 def test_the_index_of_a_channel_counts(tmp_path: Path) -> None:
     file = package(tmp_path)
-    assert any("it was withdrawn" in fact for fact in verified(file, {})[1])
+    assert any("it was withdrawn" in fact for fact in verified(file, {"removed": [FILE]})[1])
+    with pytest.raises(ProvenanceBroken, match=f"the channel's index lacks {PATH}"):
+        verified(file, {"removed": ["b-1-0.conda"]})
     with pytest.raises(ProvenanceBroken, match=f"the channel's index has another hash for {PATH}"):
-        verified(file, {FILE: {"sha256": "0" * 64}})
+        verified(file, {"packages.conda": {FILE: {"sha256": "0" * 64}}})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def incomplete(predicate: dict[str, Any]) -> dict[str, Any]:
 def test_an_invalid_statement_is_reported(tmp_path: Path, change: Any) -> None:
     file = package(tmp_path)
     with pytest.raises(ProvenanceBroken, match=r"the channel's statement about .* is invalid|is incomplete"):
-        records.verify_package_statement(file, change(statement(sha256_of(file))), bills={}, indexed=None)
+        records.verify_package_statement(file, change(statement(sha256_of(file))), bills={}, index=None)
 
 
 @pytest.mark.parametrize("bill", [None, b"another"])

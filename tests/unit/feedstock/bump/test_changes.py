@@ -21,11 +21,17 @@ OTHER = hashlib.sha256(b"other").hexdigest()
 THIRD = hashlib.sha256(b"third").hexdigest()
 
 
-def test_a_hash_of_each_kind_follows_its_file(tmp_path: Path) -> None:
+@pytest.fixture
+def up(tmp_path: Path) -> str:
+    """The address of the folder of released files."""
+    return (tmp_path / "up").as_uri()
+
+
+def test_a_hash_of_each_kind_follows_its_file(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2_0.tar")
     data = (tmp_path / "up" / "a-2_0.tar").read_bytes()
     md5, sha512 = hashlib.md5(data).hexdigest(), hashlib.sha512(data).hexdigest()
-    url = f'{(tmp_path / "up").as_uri()}/a-{{{{ version.replace(".", "_") }}}}.tar'
+    url = f'{up}/a-{{{{ version.replace(".", "_") }}}}.tar'
     text = f"{HEAD}  url: {url}\n  sha256: {OLD}\n  md5: '{'0' * 32}'\n  sha512: \"{'1' * 128}\"\n  folder: {OLD}\n"
     changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
     assert list(changed) == [1, 7, 8, 9]
@@ -36,10 +42,11 @@ def test_a_hash_of_each_kind_follows_its_file(tmp_path: Path) -> None:
     ]
 
 
-def test_sources_under_selectors_get_their_own_hashes_also_of_platforms_without_a_config(tmp_path: Path) -> None:
+def test_sources_under_selectors_get_their_own_hashes_also_of_platforms_without_a_config(
+    up: str, tmp_path: Path
+) -> None:
     names = [f"a-2.0-{kind}.tar" for kind in ("linux", "arm", "win", "cuda")]
     hashes = released(tmp_path / "up", *names)
-    up = (tmp_path / "up").as_uri()
     text = (
         '{% set kind = "linux" %}\n{% set kind = "arm" %}  # [osx and arm64]\n' + HEAD + f"  - url: {up}/"
         "a-{{ version }}-{{ kind }}.tar\n"
@@ -47,8 +54,7 @@ def test_sources_under_selectors_get_their_own_hashes_also_of_platforms_without_
         f"  - url: {up}/a-{{{{ version }}}}-win.tar  # [win]\n    sha256: {THIRD}  # [win]\n"
         f'  - url: {up}/a-{{{{ version }}}}-cuda.tar  # [cuda == "12.9"]\n    sha256: {THIRD}  # [cuda == "12.9"]\n'
     )
-    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
-    assert changed == {
+    assert changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0")) == {
         3: '{% set version = "2.0" %}',
         9: f"sha256: {hashes[names[0]]}  # [not (osx and arm64)]",
         10: f"sha256: {hashes[names[1]]}  # [osx and arm64]",
@@ -57,22 +63,19 @@ def test_sources_under_selectors_get_their_own_hashes_also_of_platforms_without_
     }
 
 
-def test_a_placeholder_becomes_a_hash_also_under_a_selector_of_python(tmp_path: Path) -> None:
+def test_a_placeholder_becomes_a_hash_also_under_a_selector_of_python(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: TODO\n"
     text += f"  - url: {up}/b-{{{{ version }}}}.tar  # [py < 39]\n    sha256: 'TODO'  # [py < 39]\n"
-    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
-    assert changed == {
+    assert changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0")) == {
         1: '{% set version = "2.0" %}',
         7: f"sha256: {hashes['a-2.0.tar']}",
         9: f"sha256: '{hashes['b-2.0.tar']}'  # [py < 39]",
     }
 
 
-def test_hashes_in_variables_tables_and_outputs_are_found(tmp_path: Path) -> None:
+def test_hashes_in_variables_tables_and_outputs_are_found(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0-linux-64.tar", "b-2.0-osx-64.tar", "c-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = (
         f'{{% set sha256 = "{OLD}" %}}\n{{% set sums = {{"linux-64": "{OTHER}", "osx-64": "{THIRD}"}} %}}\n'
         + HEAD
@@ -82,8 +85,7 @@ def test_hashes_in_variables_tables_and_outputs_are_found(tmp_path: Path) -> Non
         "outputs:\n  - name: c\n    source:\n"
         f"      url: {up}/c-{{{{ version }}}}.tar\n      sha256: {OLD}\n"
     )
-    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
-    assert changed == {
+    assert changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0")) == {
         1: f'{{% set sha256 = "{hashes["a-2.0.tar"]}" %}}',
         2: f'{{% set sums = {{"linux-64": "{hashes["b-2.0-linux-64.tar"]}", '
         f'"osx-64": "{hashes["b-2.0-osx-64.tar"]}"}} %}}',
@@ -92,9 +94,8 @@ def test_hashes_in_variables_tables_and_outputs_are_found(tmp_path: Path) -> Non
     }
 
 
-def test_sources_of_a_recipe_yaml_in_branches_lists_and_staging_outputs(tmp_path: Path) -> None:
+def test_sources_of_a_recipe_yaml_in_branches_lists_and_staging_outputs(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar", "c-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = (
         f'context:\n  version: "1.0"\n  sum: {OTHER}\nrecipe:\n  name: a\n  version: ${{{{ version }}}}\nsource:\n'
         f"  - url:\n      - {up}/missing-${{{{ version }}}}.tar\n      - {up}/a-${{{{ version }}}}.tar\n"
@@ -115,9 +116,8 @@ def test_sources_of_a_recipe_yaml_in_branches_lists_and_staging_outputs(tmp_path
     assert plan.notes[0].endswith("missing-2.0.tar: no such file")
 
 
-def test_a_source_with_a_version_of_its_own_stays_and_is_not_downloaded(tmp_path: Path) -> None:
+def test_a_source_with_a_version_of_its_own_stays_and_is_not_downloaded(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = (
         f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: {OLD}\n  - url: {up}/no-7.tar\n    sha256: {OTHER}\n"
     )
@@ -127,9 +127,8 @@ def test_a_source_with_a_version_of_its_own_stays_and_is_not_downloaded(tmp_path
 
 
 @pytest.mark.parametrize("v1", [False, True])
-def test_a_url_that_writes_the_version_out_gets_the_new_one(v1: bool, tmp_path: Path) -> None:
+def test_a_url_that_writes_the_version_out_gets_the_new_one(v1: bool, up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     source = (
         f"source:\n  url: {up}/a-1.0.tar\n  sha256: {OLD}\nabout:\n  {'homepage' if v1 else 'home'}: http://a/1.0\n"
     )
@@ -141,9 +140,8 @@ def test_a_url_that_writes_the_version_out_gets_the_new_one(v1: bool, tmp_path: 
     }
 
 
-def test_all_sources_that_cannot_be_downloaded_are_named(tmp_path: Path) -> None:
+def test_all_sources_that_cannot_be_downloaded_are_named(up: str, tmp_path: Path) -> None:
     released(tmp_path / "up", "a-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     sources = [f"  - url: {up}/{name}-{{{{ version }}}}.tar\n    sha256: {OLD}\n" for name in ("b", "a", "c")]
     with pytest.raises(DownloadFailed) as caught:
         bumped(feedstock(tmp_path / "f", HEAD + "".join(sources)), "2.0")
@@ -152,9 +150,8 @@ def test_all_sources_that_cannot_be_downloaded_are_named(tmp_path: Path) -> None
     )
 
 
-def test_a_hash_that_two_different_files_share_is_refused(tmp_path: Path) -> None:
+def test_a_hash_that_two_different_files_share_is_refused(up: str, tmp_path: Path) -> None:
     released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = f'{{% set sum = "{OLD}" %}}\n{HEAD}' + "".join(
         f"  - url: {up}/{name}-{{{{ version }}}}.tar\n    sha256: {{{{ sum }}}}\n" for name in "ab"
     )
@@ -181,7 +178,15 @@ def test_what_has_no_answer_is_refused_by_its_line(source: str, message: str, tm
         bumped(feedstock(tmp_path, HEAD + source), "2.0")
 
 
+def test_a_url_without_a_version_is_refused_in_the_words_of_the_format(tmp_path: Path) -> None:
+    text = V1.format("  version: 1.0", "${{ version }}") + f"source:\n  url: file:///a.tar\n  sha256: {OLD}\n"
+    with pytest.raises(RecipeFault, match="no source depends on the version") as refused:
+        bumped(feedstock(tmp_path, text, v1=True), "2.0")
+    assert "write ${{ version }} in the URL" in refused.value.hint
+
+
 META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
+V1 = "context:\n{}\n" + META
 
 
 @pytest.mark.parametrize(
@@ -247,20 +252,6 @@ META = "package:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
             "2.0",
             {1: '{% set version = "2.0" %}  # [unix]', 2: '{% set version = "2.0" %}  # [win]'},
         ),
-    ],
-)
-def test_a_meta_yaml_gets_another_version_and_nothing_else(
-    text: str, version: str, changes: dict[int, str], tmp_path: Path
-) -> None:
-    assert changed_lines(bumped(feedstock(tmp_path, text), version)) == changes
-
-
-V1 = "context:\n{}\npackage:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "version", "changes"),
-    [
         (V1.format('  version: "1.2.3"', "${{ version }}"), "2.0", {2: 'version: "2.0"'}),
         (V1.format("  version: 1.2.3  # 1.2.3", "${{ version }}"), "2", {2: 'version: "2"  # 1.2.3'}),
         (V1.format("  unused: 1", "'1.2.3'"), "2.0", {5: "version: '2.0'"}),
@@ -268,10 +259,11 @@ V1 = "context:\n{}\npackage:\n  name: a\n  version: {}\nbuild:\n  number: 0\n"
         (V1.format("  name: '1.2.3'\n  v: 1.2.3", "${{ v }}"), "2.0", {3: "v: 2.0"}),
     ],
 )
-def test_a_recipe_yaml_gets_another_version_and_nothing_else(
+def test_a_recipe_gets_another_version_and_nothing_else(
     text: str, version: str, changes: dict[int, str], tmp_path: Path
 ) -> None:
-    assert changed_lines(bumped(feedstock(tmp_path, text, v1=True), version)) == changes
+    case = feedstock(tmp_path, text, v1=text.startswith("context:"))
+    assert changed_lines(bumped(case, version)) == changes
 
 
 def test_a_version_that_is_computed_is_refused_by_its_line(tmp_path: Path) -> None:
@@ -293,6 +285,8 @@ def test_versions_that_differ_by_selectors_are_refused_by_their_lines(tmp_path: 
     text = '{% set version = "1.0" %}  # [unix]\n{% set version = "1.1" %}  # [win]\n' + META.format("{{ version }}")
     with pytest.raises(RecipeFault, match=r"(?s)several versions.*are 1.0, 1.1.*lines 1, 2 by hand"):
         bumped(feedstock(tmp_path, text), "2.0")
+    plan = bump.prepare_build_bump(feedstock(tmp_path, text))
+    assert (plan.old, plan.numbers) == ("1.0, 1.1", ((0,), (1,))), "a build number is not the version's"
 
 
 def test_a_version_of_a_variant_file_is_refused(tmp_path: Path) -> None:
@@ -310,8 +304,10 @@ def test_a_key_without_a_value_is_reported_with_the_command_that_gives_it_one(tm
 
 @pytest.mark.parametrize("version", ["", "v2.0", "2.0 ", "2.0;x", "2/0", "-2", "2.0}}", "9" * 65])
 def test_an_invalid_version_is_refused(version: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="invalid version"):
+    with pytest.raises(UsageError, match="invalid version") as refused:
         bumped(feedstock(tmp_path, META.format("1.0")), version)
+    assert refused.value.hint == ("kiln bump 2.0" if version == "v2.0" else refused.value.hint)
+    assert refused.value.hint.startswith("kiln bump ")
 
 
 def test_the_same_version_is_refused_and_an_older_one_noted(tmp_path: Path) -> None:
@@ -465,9 +461,10 @@ SELECTORS = [
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_a_source_is_found_where_no_config_has_what_its_selector_asks_for(selector: str, tmp_path: Path) -> None:
+def test_a_source_is_found_where_no_config_has_what_its_selector_asks_for(
+    selector: str, up: str, tmp_path: Path
+) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     text = (
         f"{HEAD}  - url: {up}/a-{{{{ version }}}}.tar\n    sha256: {OLD}\n"
         f"  - url: {up}/b-{{{{ version }}}}.tar  # [{selector}]\n    sha256: {OTHER}  # [{selector}]\n"
@@ -478,9 +475,10 @@ def test_a_source_is_found_where_no_config_has_what_its_selector_asks_for(select
 
 
 @pytest.mark.parametrize("v1", [False, True])
-def test_a_source_is_found_under_a_condition_of_a_template_that_no_config_meets(v1: bool, tmp_path: Path) -> None:
+def test_a_source_is_found_under_a_condition_of_a_template_that_no_config_meets(
+    v1: bool, up: str, tmp_path: Path
+) -> None:
     hashes = released(tmp_path / "up", "a-2.0.tar", "b-2.0.tar")
-    up = (tmp_path / "up").as_uri()
     if v1:
         text = (
             'context:\n  version: "1.0"\npackage:\n  name: a\n  version: ${{ version }}\nsource:\n'
@@ -497,10 +495,10 @@ def test_a_source_is_found_under_a_condition_of_a_template_that_no_config_meets(
     assert f"sha256: {hashes['b-2.0.tar']}" in changed.values()
 
 
-def test_a_selector_of_a_name_that_a_template_sets_leads_to_no_source(tmp_path: Path) -> None:
+def test_a_selector_of_a_name_that_a_template_sets_leads_to_no_source(up: str, tmp_path: Path) -> None:
     released(tmp_path / "up", "a-2.0.tar")
     text = (
-        f'{{% set kind = "x" %}}\n{HEAD}  url: {(tmp_path / "up").as_uri()}/a-{{{{ version }}}}.tar\n'
+        f'{{% set kind = "x" %}}\n{HEAD}  url: {up}/a-{{{{ version }}}}.tar\n'
         f"  sha256: {OLD}\n  sha256: {OTHER}  # [kind == 'x']\n"
     )
     with pytest.raises(RecipeFault, match=r"makes its selector \[kind == 'x'\] hold") as caught:
@@ -508,20 +506,22 @@ def test_a_selector_of_a_name_that_a_template_sets_leads_to_no_source(tmp_path: 
     assert "remove" not in str(caught.value)
 
 
-def test_a_source_whose_hash_has_no_value_on_a_platform_is_not_one_there(tmp_path: Path) -> None:
+def test_a_source_whose_hash_has_no_value_on_a_platform_is_not_one_there(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-x-2.0.tar")
     text = (
         f'{{% set kind = "x" %}}  # [linux64]\n{{% set sum = "{OLD}" %}}  # [linux64]\n{HEAD}'
-        f"  url: {(tmp_path / 'up').as_uri()}/a-{{{{ kind }}}}-{{{{ version }}}}.tar\n  sha256: {{{{ sum }}}}\n"
+        f"  url: {up}/a-{{{{ kind }}}}-{{{{ version }}}}.tar\n  sha256: {{{{ sum }}}}\n"
     )
-    changed = changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0"))
-    assert changed == {2: f'{{% set sum = "{hashes["a-x-2.0.tar"]}" %}}  # [linux64]', 3: '{% set version = "2.0" %}'}
+    assert changed_lines(bumped(feedstock(tmp_path / "f", text), "2.0")) == {
+        2: f'{{% set sum = "{hashes["a-x-2.0.tar"]}" %}}  # [linux64]',
+        3: '{% set version = "2.0" %}',
+    }
 
 
-def test_a_source_without_the_hash_that_it_has_elsewhere_is_not_downloaded(tmp_path: Path) -> None:
+def test_a_source_without_the_hash_that_it_has_elsewhere_is_not_downloaded(up: str, tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "x-2.0.tar", "y-2.0.tar")
     text = (
-        f"{HEAD}  - url: {(tmp_path / 'up').as_uri()}/{{{{ kind }}}}-{{{{ version }}}}.tar\n"
+        f"{HEAD}  - url: {up}/{{{{ kind }}}}-{{{{ version }}}}.tar\n"
         f'    sha256: {OLD}  # [kind == "x"]\n    sha256: {OTHER}  # [kind == "y"]\n'
     )
     changed = changed_lines(bumped(feedstock(tmp_path / "f", text, configs={"linux_64_": "kind:\n- z\n"}), "2.0"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kiln.feedstock import config_file, matrix
 from kiln.recipe import feedstock as recipe_feedstock
+from tests import builders
 from tests.builders import FIXTURES
 
 if TYPE_CHECKING:
@@ -42,9 +43,7 @@ def conversion(name: str, folder: Path) -> Feedstock:
         _config_texts[name] = {
             f"{config.name}.yaml": config_file.config_file_text(config) for config in matrix.configs(feedstock)
         }
-    feedstock.config_folder.mkdir()
-    for file, text in _config_texts[name].items():
-        (feedstock.config_folder / file).write_text(text)
+    builders.write_files(feedstock.config_folder, _config_texts[name])
     return feedstock
 
 

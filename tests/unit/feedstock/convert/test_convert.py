@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kiln.base.errors import ConversionRefused, UnknownConfig
-from kiln.feedstock import config_file, matrix, rerender
+from kiln.feedstock import config_file
 from kiln.feedstock.convert import convert
 from kiln.feedstock.convert.composition import HashKeysToUseOrIgnore
 from kiln.feedstock.convert.conditions import IfThenElsePart
@@ -131,8 +131,7 @@ def test_what_is_written_renders_to_the_same(tmp_path: Path) -> None:
 
 def test_conda_forge_yml_keeps_one_tool(tmp_path: Path) -> None:
     forge = "a: b\nconda_build_tool: conda-build  # the old one\nprovider:\n  osx_64: null\n  win_64: null\n"
-    feedstock = builders.feedstock(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path, PINNED, "python:\n  - 3.12.*\n", forge)
     assert convert.convert(feedstock).forge == forge.replace("conda-build  # the old one", "rattler-build")
 
 
@@ -143,15 +142,50 @@ def test_with_a_pinning_both_recipes_are_expanded(tmp_path: Path) -> None:
     assert any("run exports" in note for note in result.proof.notes)
 
 
+BY_CUDA = (
+    "package:\n  name: a\n  version: '1'\nrequirements:\n  build:\n    - x {{ cuda }}\noutputs:\n"
+    "  - name: b\n    requirements:\n      host:\n        - y {{ cuda }}\n  - name: c\n"
+)
+
+
+@pytest.mark.parametrize("by_pinning", [False, True])
+def test_builds_that_the_next_rerender_would_lose_are_a_difference(by_pinning: bool, tmp_path: Path) -> None:
+    variants = (
+        "cuda:\n  - '11'\n  - '12'\ndocker_image:\n  - i\n  - j\nzip_keys:\n  -\n    - cuda\n    - docker_image\n"
+    )
+    feedstock = builders.expanded(tmp_path, BY_CUDA, variants)
+    if by_pinning:
+        (feedstock.recipe / "conda_build_config.yaml").unlink()
+    (difference,) = convert.convert(feedstock).blocking_differences
+    assert difference.what == "builds after kiln rerender"
+    assert difference.old.startswith("1 of 3: linux-64/b 1 ")
+    assert difference.new == "nothing"
+
+
+def test_builds_that_come_from_other_configs_are_no_difference(tmp_path: Path) -> None:
+    proof = convert.convert(builders.expanded(tmp_path, BY_CUDA, "cuda:\n  - '11'\n  - '12'\n")).proof
+    assert proof.holds
+    assert "the same packages come from other configs, 1 instead of 2: kiln rerender" in proof.notes
+
+
+def test_a_lint_that_only_the_new_recipe_has_is_noted(tmp_path: Path) -> None:
+    meta = (
+        "package:\n  name: a\n  version: '1'\nabout:\n  home: h\n  license: MIT\n  summary: s\n"
+        "outputs:\n  - name: b\n    about:\n      home: i\n"
+    )
+    result = convert.convert(builders.expanded(tmp_path, meta))
+    notes = [note for note in result.proof.notes if "lint" in note]
+    assert "a new lint of recipe.yaml is R-002: about/homepage is missing" in notes
+    assert not any("R-003" in note for note in notes)  # which meta.yaml has, too
+
+
 def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None:
     meta = (
         "{% set kind = 'gpu' if cuda != 'None' else 'cpu' %}\npackage:\n  name: a\n  version: '1'\noutputs:\n"
         "  - name: b\n    requirements:\n      run:\n        - x\n"
         "  - name: c\n    requirements:\n      run:\n        - y {{ kind }}\n        - z  # [cuda != 'x']\n"
     )
-    feedstock = builders.feedstock(tmp_path, meta, "cuda:\n  - None\n  - '12'\n")
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
-    result = convert.convert(feedstock)
+    result = convert.convert(builders.expanded(tmp_path, meta, "cuda:\n  - None\n  - '12'\n"))
     assert result.proof.holds
     assert "ignore_keys:\n          - cuda\n" in result.recipe
 
@@ -159,8 +193,7 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
 def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
     variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
-    feedstock = builders.feedstock(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path, meta, variants, files={"recipe/build.sh": "make $mode \n"})
     result = convert.convert(feedstock)
     assert result.proof.holds
     assert "use_keys:\n      - mode\n" in result.recipe
@@ -174,8 +207,7 @@ def test_a_compile_keeps_the_variables_of_the_package_that_it_reads(
         "outputs:\n  - name: b\n    script: b.sh\n    requirements:\n      host:\n        - zlib\n"
     )
     scripts = {"recipe/build.sh": 'echo "$PKG_NAME ${PKG_VERSION} $PKG_BUILDNUM"\n', "recipe/b.sh": "true\n"}
-    feedstock = builders.feedstock(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
-    rerender.write_ci_support(feedstock, matrix.configs(feedstock))
+    feedstock = builders.expanded(tmp_path / "a", meta, "zlib:\n  - '1'\n", files=scripts)
     result = convert.convert(feedstock)
     assert result.proof.holds
     lines = ("PKG_BUILDNUM: ${{ number }}", "PKG_NAME: a-split", 'PKG_VERSION: "1.20"')

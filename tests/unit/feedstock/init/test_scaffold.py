@@ -168,10 +168,7 @@ def test_the_entry_point_without_a_requirement_says_how_to_get_one(script: Path)
 
 @pytest.mark.processes
 def test_the_entry_point_keeps_an_environment_that_is_not_its_own(script: Path) -> None:
-    (script.parent / "requirements").mkdir()
-    (script.parent / "requirements" / "kiln.txt").write_text("kiln==1\n")
-    (script.parent / ".venv").mkdir()
-    (script.parent / ".venv" / "mine").touch()
+    builders.write_files(script.parent, {"requirements/kiln.txt": "kiln==1\n", ".venv/mine": ""})
     process = ended(script)
     assert process.returncode == NotWritable.exit_code
     assert "move it away" in process.stderr
@@ -180,15 +177,11 @@ def test_the_entry_point_keeps_an_environment_that_is_not_its_own(script: Path) 
 
 @pytest.mark.processes
 def test_the_entry_point_uses_a_complete_environment_as_it_is(script: Path) -> None:
-    text = "kiln==1\n"
-    (script.parent / "requirements").mkdir()
-    (script.parent / "requirements" / "kiln.txt").write_text(text)
-    folder = script.parent / ".venv"
-    (folder / "bin").mkdir(parents=True)
-    (folder / "kiln-requirements.txt").write_text(f"# {folder}\n{text}")
-    python = folder / "bin" / "python"
-    python.write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
-    python.chmod(0o755)
+    text, folder = "kiln==1\n", script.parent / ".venv"
+    builders.write_files(script.parent, {"requirements/kiln.txt": text})
+    python = '#!/bin/sh\nprintf "%s|" "$@"\n'
+    builders.write_files(folder, {"kiln-requirements.txt": f"# {folder}\n{text}", "bin/python": python})
+    (folder / "bin" / "python").chmod(0o755)
     words = ["-I", "-m", "kiln", "--called", "build-locally.py", "-C", str(script.parent), "build"]
     assert ended(script).stdout.split("|")[:-1] == [*words, "--calling-python", sys.executable, "--all"]
 

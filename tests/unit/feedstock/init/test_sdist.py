@@ -44,6 +44,17 @@ def files(*names: str, **texts: str) -> dict[str, str]:
     return {f"a-1/{name}": "" for name in names} | {f"a-1/{name}": text for name, text in texts.items()}
 
 
+def facts_of(folder: Path, **texts: str) -> SdistFacts:
+    """Return the facts of an archive of files by their paths below its folder."""
+    facts = sdist.read_sdist_facts(archive(folder, **files(**texts)))
+    assert facts is not None
+    return facts
+
+
+def metadata(name: str, lines: str = "") -> str:
+    return f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{lines}\n"
+
+
 def test_the_facts_of_a_modern_project(tmp_path: Path) -> None:
     there = files("LICENSE.md", "COPYING", "src/tool/__init__.py", "tests/__init__.py", "docs/LICENSE", "setup.py")
     facts = sdist.read_sdist_facts(archive(tmp_path, **there, **{"a-1/pyproject.toml": PROJECT}))
@@ -66,8 +77,7 @@ def test_the_facts_of_an_older_project(tmp_path: Path) -> None:
     "text", ["[", "build-system = 1", "[build-system]\nrequires = 3", "\x00", "[project]\nscripts = 1"]
 )
 def test_a_malformed_file_is_as_none(tmp_path: Path, text: str) -> None:
-    facts = sdist.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text, "a-1/setup.cfg": "[["}))
-    assert facts == SdistFacts()
+    assert facts_of(tmp_path, **{"pyproject.toml": text, "setup.cfg": "[["}) == SdistFacts()
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b"\x1f\x8b" + b"x" * 50])
@@ -95,8 +105,7 @@ def test_a_member_outside_the_top_folder_does_not_count(tmp_path: Path, name: st
 @pytest.mark.parametrize("invalid", ["foo ===x.*", "foo; python_version ~= 'x'", "foo; 'x' in dependency_groups"])
 def test_a_requirement_that_cannot_be_evaluated_is_left_out(tmp_path: Path, invalid: str) -> None:
     text = f'[build-system]\nrequires = ["{invalid}", "hatchling"]'
-    facts = sdist.read_sdist_facts(archive(tmp_path, **{"a-1/pyproject.toml": text}))
-    assert facts == SdistFacts(build=("hatchling",))
+    assert facts_of(tmp_path, **{"pyproject.toml": text}) == SdistFacts(build=("hatchling",))
 
 
 def test_an_archive_with_a_damaged_header_has_no_facts(tmp_path: Path) -> None:
@@ -165,8 +174,7 @@ SCIKIT = '[build-system]\nrequires = ["scikit-build-core", "pybind11", "cmake>=3
 def test_the_compilers_and_programs_of_a_build(
     tmp_path: Path, texts: dict[str, str], languages: tuple[str, ...], tools: tuple[str, ...]
 ) -> None:
-    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**texts)))
-    assert facts is not None
+    facts = facts_of(tmp_path, **texts)
     assert (facts.languages, facts.tools) == (languages, tools)
     assert not set(facts.build) & set(tools)
 
@@ -192,8 +200,7 @@ Requires-Dist: big-tool[cli]; extra == "test"
 
 def test_the_facts_of_the_metadata(tmp_path: Path) -> None:
     texts = {"PKG-INFO": METADATA, "LICENSE": "", "vendor/LICENSE": "", "tests/test_a.py": "", "conftest.py": ""}
-    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**texts)))
-    assert facts is not None
+    facts = facts_of(tmp_path, **texts)
     assert (facts.summary, facts.license, facts.python) == ("A big tool", "MIT", ">=3.11")
     assert facts.licenses == ("LICENSE", "vendor/LICENSE")
     assert facts.urls == {
@@ -214,10 +221,7 @@ def test_the_facts_of_the_metadata(tmp_path: Path) -> None:
     ],
 )
 def test_the_repository_where_no_label_names_it(tmp_path: Path, lines: str, repository: str | None) -> None:
-    metadata = f"Metadata-Version: 2.1\nName: p\nVersion: 1\n{lines}\n"
-    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**{"PKG-INFO": metadata})))
-    assert facts is not None
-    assert facts.urls.get("repository") == repository
+    assert facts_of(tmp_path, **{"PKG-INFO": metadata("p", lines)}).urls.get("repository") == repository
 
 
 @pytest.mark.parametrize(
@@ -231,10 +235,7 @@ def test_the_repository_where_no_label_names_it(tmp_path: Path, lines: str, repo
     ],
 )
 def test_the_license_of_older_metadata(tmp_path: Path, lines: str, text: str, license_: str) -> None:
-    metadata = f"Metadata-Version: 2.1\nName: p\nVersion: 1\n{lines}\n"
-    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**{"PKG-INFO": metadata, "LICENSE": text})))
-    assert facts is not None
-    assert facts.license == license_
+    assert facts_of(tmp_path, **{"PKG-INFO": metadata("p", lines), "LICENSE": text}).license == license_
 
 
 @pytest.mark.parametrize(
@@ -252,7 +253,4 @@ def test_the_license_of_older_metadata(tmp_path: Path, lines: str, text: str, li
     ],
 )
 def test_the_names_to_import(tmp_path: Path, name: str, texts: dict[str, str], modules: tuple[str, ...]) -> None:
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1\n"
-    facts = sdist.read_sdist_facts(archive(tmp_path, **files(**{"PKG-INFO": metadata, **texts})))
-    assert facts is not None
-    assert facts.modules == modules
+    assert facts_of(tmp_path, **{"PKG-INFO": metadata(name), **texts}).modules == modules

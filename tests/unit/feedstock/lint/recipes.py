@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kiln.feedstock.lint import check
 from kiln.recipe import feedstock as recipe_feedstock
+from tests import builders
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -258,10 +259,7 @@ def name_of(recipe: str) -> str:
 def feedstock(folder: Path, recipe: str, files: Mapping[str, str] | None = None) -> Feedstock:
     """Write a feedstock of a recipe, one config, settings, and other files."""
     texts = {".ci_support/linux_64_.yaml": CONFIG, "conda-forge.yml": SETTINGS, name_of(recipe): recipe}
-    for name, text in {**texts, **(files or {})}.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(text.encode())
+    builders.write_files(folder, {**texts, **(files or {})})
     return recipe_feedstock.load(folder)
 
 

@@ -301,6 +301,30 @@ def test_a_loop_is_unrolled_and_its_messages_have_the_loops_lines(tmp_path: Path
     assert all(21 <= message.at.line <= 23 for message in results)
 
 
+@pytest.mark.parametrize(
+    ("settings", "unread"), [("{}\n", "recipe/recipe.yaml"), ("conda_build_tool: rattler-build\n", "recipe/meta.yaml")]
+)
+def test_of_two_recipes_the_one_that_is_not_read_is_reported(tmp_path: Path, settings: str, unread: str) -> None:
+    [message] = messages(tmp_path, RECIPE, {"recipe/meta.yaml": META, FORGE: settings})
+    assert (message.id, message.at.file, message.text.split()[0]) == ("R-051", unread, unread)
+
+
+@pytest.mark.parametrize(
+    ("spec", "cure"),
+    [
+        ("zlib>=1.2,<2", "write zlib >=1.2,<2"),
+        ("zlib >= 1.2", "write zlib >=1.2"),
+        ("zlib>=1.2 h*", "write zlib >=1.2 h*"),
+        ("zlib >= 1.2 h*", "write zlib >=1.2 h*"),
+        ("zlib=*=*h", "write zlib * *h"),
+        ("zlib=1.2=0", "write 'name version build': python >=3.9, libfoo 1.2.* cpu_*"),
+    ],
+)
+def test_the_cure_of_a_spec_means_what_the_spec_does(tmp_path: Path, spec: str, cure: str) -> None:
+    found = messages(tmp_path, changed(META, "zlib >=1.2,<2", spec))
+    assert [message.cure for message in found if message.id in {"R-021", "R-022"}] == [cure]
+
+
 TYPES = [
     (RECIPE, "about:\n", "about: text\nx:\n", "about is the text 'text', expected a mapping"),
     (

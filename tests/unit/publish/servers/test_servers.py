@@ -96,10 +96,7 @@ def test_a_name_that_would_lead_elsewhere_is_not_a_channel(kind: ServerKind, cha
             parse_target(name, environment, journals=tmp_path)
 
 
-GITHUB = {
-    servers.REQUEST_URL: "https://runner.example/identity?api-version=2.0",
-    servers.REQUEST_TOKEN: "r3quest",
-}
+GITHUB = {servers.REQUEST_URL: "https://runner.example/identity?api-version=2.0", servers.REQUEST_TOKEN: "r3quest"}
 GITLAB = {servers.GITLAB_TOKEN: "h.b.s"}
 
 

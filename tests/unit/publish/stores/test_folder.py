@@ -41,6 +41,16 @@ def test_a_subdir_that_leads_out_of_the_channel_is_refused(
     assert (channel / "noarch" / "own").exists()
 
 
+def test_a_package_in_a_channel_does_not_change_with_the_file_that_was_built(tmp_path: Path) -> None:
+    built, channels = tmp_path / "built-1-0.conda", [FolderStore(root=tmp_path / name) for name in ("one", "other")]
+    built.write_bytes(b"built")
+    for channel in channels:
+        channel.store_package(built, "noarch/built-1-0.conda", "")
+    built.write_bytes(b"other")
+    (channels[1].root / "noarch/built-1-0.conda").write_bytes(b"third")
+    assert channels[0].read("noarch/built-1-0.conda") == b"built"
+
+
 @pytest.mark.parametrize("name", [".kiln", ".kiln/lock"])
 def test_kilns_folder_in_a_channel_must_not_be_a_link(tmp_path: Path, name: str) -> None:
     channel, elsewhere = tmp_path / "channel", tmp_path / "elsewhere"

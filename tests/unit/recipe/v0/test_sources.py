@@ -39,8 +39,7 @@ def reading(source: str, file: str = "data.json") -> str:
 
 
 def output(feedstock: Feedstock) -> Output:
-    (config,) = matrix.configs(feedstock)
-    (result,) = render.render(feedstock, config).outputs
+    (result,) = builders.rendered(feedstock).outputs
     return result
 
 
@@ -212,8 +211,7 @@ def test_a_revision_of_the_recipe_counts(tmp_path: Path, original: Path) -> None
 def test_a_name_of_the_revision_without_a_value_is_not_built(tmp_path: Path, source: str, original: Path) -> None:
     feedstock = builders.feedstock(tmp_path, GIT.replace("SOURCE", source))
     git(shutil.copytree(original, tmp_path / "src"), "tag", "-d", "v1.2")
-    (config,) = matrix.configs(feedstock)
-    rendered = render.render(feedstock, config)
+    rendered = builders.rendered(feedstock)
     assert rendered.outputs[0].build_number == 7
     for own_engine in (True, False):
         with pytest.raises(RecipeFault, match="GIT_BUILD_STR has no value, and is empty text") as caught:

@@ -15,6 +15,7 @@ from kiln.feedstock import config_file, matrix
 from kiln.feedstock.lint import check
 from kiln.recipe import render
 from kiln.recipe.v0.validity import ANY, key_faults, recipe_keys
+from kiln.run.recipe_checks import faults_and_warnings
 from tests import builders
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ TWO = "outputs:\n" + ONE.format("b", "run", "c") + ONE.format("c", "host", "b")
 
 def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
     feedstock = builders.feedstock(folder, meta)
-    (config,) = matrix.configs(feedstock)
-    return render.as_plain_data(render.render(feedstock, config))
+    return render.as_plain_data(builders.rendered(feedstock))
 
 
 @pytest.mark.parametrize(
     ("meta", "what", "line"),
     [
+        ("", "the recipe is empty", 1),
+        ("# package:\n\n  # name: a\n", "the recipe is empty", 1),
         ("package:\n  name: a\n", "a has no version", 1),
         ("package:\n  name: a\n  version: .1\n", "a has the version '.1'", 1),
         ("package:\n  name: a\noutputs:\n  - name: b\n", "b has no version", 3),
@@ -59,8 +61,7 @@ def test_an_invalid_package_is_refused(tmp_path: Path, meta: str, what: str, lin
 
 def test_a_version_without_a_value_is_rendered_and_not_built(tmp_path: Path) -> None:
     feedstock = builders.feedstock(tmp_path, "package:\n  name: a\n  version: {{ environ.get('A_VERSION') }}\n")
-    (config,) = matrix.configs(feedstock)
-    renderings = [render.render(feedstock, config)]
+    renderings = [builders.rendered(feedstock)]
     assert renderings[0].outputs[0].version == "None"
     with pytest.raises(RecipeFault, match="a has the version 'None'"):
         render.require_supported_keys(renderings, own_engine=True)
@@ -134,12 +135,28 @@ def test_an_interpreter_of_an_outputs_test_is_ignored_with_a_warning(tmp_path: P
     assert rendering.key_faults == ()
 
 
+@pytest.mark.parametrize(("name", "warned"), [("linx", True), ("of_a_pinning", False), ("linux", False)])
+def test_a_misspelled_name_in_a_selector_is_told_where_a_pinning_may_define_it(
+    tmp_path: Path, name: str, warned: bool
+) -> None:
+    meta = f"{PACKAGE}requirements:\n  host:\n    - zlib\n    - setuptools  # [{name}]\n"
+    files = {f".ci_support/linux_64_{zlib}.yaml": f"zlib:\n- '{zlib}'\n" for zlib in (1, 2)}
+    feedstock = builders.feedstock(tmp_path, meta, files=files)
+    configs = [config_file.read_config(feedstock, name) for name in ("linux_64_1", "linux_64_2")]
+    for rendering in (render.render(feedstock, config) for config in configs):
+        said = [f"{warning.at}: {warning.what}; {warning.hint}" for warning in rendering.warnings]
+        assert [line.partition(" or ")[0] for line in said] == warned * [
+            "recipe/meta.yaml:7:22: the selector [linx] uses the unknown name 'linx'; did you mean 'linux'"
+        ]
+    _, hints = faults_and_warnings(feedstock)  # of the linter
+    assert [str(hint.at) for hint in hints] == warned * ["recipe/meta.yaml:7:22"]
+
+
 def test_tests_of_an_output_with_the_recipes_name_are_ignored_with_a_warning(tmp_path: Path) -> None:
     tested = "  - name: {}\n    test:\n      commands:\n        - true\n"
     meta = f"{PACKAGE}outputs:\n{tested.format('a')}{tested.format('b')}"
     feedstock = builders.feedstock(tmp_path, meta)
-    (config,) = matrix.configs(feedstock)
-    rendering = render.render(feedstock, config)
+    rendering = builders.rendered(feedstock)
     (warning,) = rendering.warnings
     assert "recipe/meta.yaml:6:5: the tests of the output a are ignored" in str(warning)
     assert [output.name for output in rendering.outputs if any(test.script.lines for test in output.tests)] == ["b"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kiln.base.errors import KilnError, MalformedYaml, RecipeFault, TemplateFault
-from kiln.recipe.v1.recipe import malformed_skip_warnings
+from kiln.recipe.v1.recipe import skip_warnings
 from tests.unit.recipe.v1.support import HEAD, found, one, recipe
 
 if TYPE_CHECKING:
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 SPEC = {"python": ["3.10.* *_cpython"], "numpy": ["2"], "mpi": ["openmpi"], "c_compiler": ["gcc"], "zlib": ["1"]}
 
-MACRO = "{% if mpi %}a{% endif %}{% macro f(x) %}${{ zlib }}{% endmacro %}"
 
-
-def used(folder: Path, text: str, target: str = "linux-64") -> set[str]:
-    return set(one(folder, text, SPEC, target).used) - {"target_platform"}
+def used(folder: Path, text: str) -> set[str]:
+    return set(one(folder, text, SPEC).used) - {"target_platform"}
 
 
 @pytest.mark.parametrize(
@@ -127,9 +125,27 @@ MALFORMED = ("linux and", "linux) or osx", "(linux", "true linux", "and linux", 
 def test_a_malformed_condition_of_skip_is_false_as_to_the_engine_with_a_warning(skip: str, tmp_path: Path) -> None:
     text = f"{HEAD}build:\n  skip:\n    - win\n    - {skip}\n"
     assert len(found(tmp_path, text, {})) == 1
-    ((at, warning),) = malformed_skip_warnings(recipe(tmp_path, text).root).items()
+    ((at, warning),) = skip_warnings(recipe(tmp_path, text), ()).items()
     assert (at.line, at.column) == (7, 7)
     assert "is malformed, so nothing is skipped by it" in warning.what
+
+
+@pytest.mark.parametrize(
+    ("skip", "near"),
+    [
+        ("lnux", "linux"),
+        ("not windows and mpi == 'x'", "win"),
+        ("linus | default(false)", ""),
+        ("cuda_version == '12'", ""),
+        ("linux and arm64", ""),
+        ("osc", ""),
+        ("unx", ""),
+    ],
+)
+def test_a_condition_of_skip_with_a_misspelled_platform_is_a_warning(skip: str, near: str, tmp_path: Path) -> None:
+    text = f"context:\n  osc: true\n{HEAD}build:\n  skip: {skip}\n"
+    found_warnings = skip_warnings(recipe(tmp_path, text), {"unx"})
+    assert [f"'{near}'" in warning.hint for warning in found_warnings.values()] == [True] * bool(near)
 
 
 @pytest.mark.parametrize("skip", ["win", "nowhere == 'x'", "[]", "false"])
@@ -170,6 +186,8 @@ def test_what_has_no_meaning_is_refused_by_name_and_line(text: str, line: int, w
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
+        ("outputs:\n  - package: {name: b}\n", "with outputs, package: is recipe:"),
+        ("recipe:\n  name: a\n", "without outputs, recipe: is package:"),
         ("build:\n  script_env: [A]\n", "here it is script: {env: {NAME: value}, secrets: [NAME]}"),
         ("build:\n  missing_dso_whitelist: [a]\n", "dynamic_linking: {missing_dso_allowlist: [...]}"),
         ("about:\n  dev_url: https://h.example\n", "repository: URL"),

@@ -10,9 +10,7 @@ import pytest
 
 from kiln.base.errors import RecipeFault
 from kiln.build.engine import metadata
-from kiln.build.engine.plan import plan_outputs
 from kiln.feedstock import config_file
-from kiln.recipe import feedstock as recipe_feedstock
 from kiln.recipe import pins, render
 from kiln.recipe.rendered import BuildSettings, LinkingSettings, OutputTest, PrefixSettings, PythonSettings, Script
 from kiln.run.runner import caller_variable_names
@@ -44,16 +42,12 @@ outputs:
 
 
 def feedstock(folder: Path, recipe: str, config: str = CONFIG, forge: str = "") -> Feedstock:
-    files = {"recipe/recipe.yaml": recipe, ".ci_support/linux_64_.yaml": config}
-    builders.feedstock(folder, "", "", f"{LINUX_ONLY}{forge}conda_build_tool: rattler-build\n", files)
-    for name in ("meta.yaml", "conda_build_config.yaml"):
-        (folder / "recipe" / name).unlink()
-    return recipe_feedstock.load(folder)
+    configs = {"linux_64_": config}
+    return builders.feedstock(folder, recipe, forge=f"{LINUX_ONLY}{forge}", v1=True, configs=configs)
 
 
 def rendered(folder: Path, recipe: str, config: str = CONFIG) -> RenderedConfig:
-    result = feedstock(folder, recipe, config)
-    return render.render(result, config_file.read_config(result, "linux_64_"))
+    return builders.rendered(feedstock(folder, recipe, config), "linux_64_")
 
 
 def one(folder: Path, recipe: str, config: str = CONFIG) -> Output:
@@ -434,7 +428,7 @@ def test_every_key_of_the_build_section_is_a_setting(tmp_path: Path) -> None:
 
 def test_the_engine_gets_the_keys_of_the_build_section_again(tmp_path: Path) -> None:
     config = rendered(tmp_path, RECIPE)
-    (step,) = plan_outputs(config, recipe_folder=tmp_path, folder=tmp_path, channels=(), compiled={}, extra={})
+    (step,) = builders.steps_of_outputs(config, tmp_path, tmp_path)
     build, requirements = step.recipe["build"], step.recipe["requirements"]
     assert build["dynamic_linking"] == {
         "binary_relocation": True,

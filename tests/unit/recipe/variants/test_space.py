@@ -129,6 +129,11 @@ def test_a_single_config_is_named_by_what_people_ask_for_first() -> None:
     assert list(config_labels(list(variants), variants).values()) == ["CUDA 12.9 · Python 3.10"]
 
 
+def test_a_single_config_is_not_named_by_what_its_own_name_has_not() -> None:
+    variants = {"linux_64_": {"python": ("3.13.* *_cp313",), "cuda_compiler_version": ("None",)}}
+    assert config_labels(["linux_64_"], variants) == {"linux_64_": "linux_64_"}, "of a noarch package, say"
+
+
 def test_a_config_whose_variant_is_not_known_any_more_keeps_its_own_name() -> None:
     variants = runs.variants(("None",), PYTHONS)
     configs = [*variants, "linux_64_gone"]

@@ -13,6 +13,7 @@ import pytest
 
 from kiln.base.files import human_readable_size
 from kiln.base.serialization import to_json
+from kiln.run.report import comparison
 from kiln.run.report.comparison import step_bars
 from kiln.run.report.page import polyline_points, repeat_command, run_index_html, run_page_html, write_run_pages
 from kiln.run.report.text import LINES, WIDTH, end_of_log, run_table_markdown, run_table_text
@@ -120,6 +121,18 @@ def test_each_state_is_told_by_a_sign_and_a_word(state: ConfigState, tmp_path: P
     assert state.value in text
 
 
+def test_all_that_failed_is_shown_by_one_filter(tmp_path: Path) -> None:
+    states = [state for state in ConfigState for _ in range(2)]
+    configs = tuple(ConfigRun(config=f"c{i}", state=state, group="") for i, state in enumerate(states))
+    page = page_of(replace(runs.worked_through({}), finished=None, configs=configs), tmp_path)
+    labels = re.findall(r'id="show-([^"]*)"[^>]*> ([a-z ]+) (\d+)</label>', page)
+    assert ("failed", "failed", "6") in labels
+    assert sum(int(number) for _, _, number in labels) == 2 * len(states)  # "all" has as many as the others together
+    for kind, _, _ in labels[1:]:  # each has its rule, which names the classes that stay
+        (kept,) = re.findall(rf"#show-{kind}:checked\) .row:not\((.*?)\)[,\s]", page)
+        assert f".{kind}" in kept.split(", ")
+
+
 @pytest.mark.parametrize(
     ("until", "banner"), [(None, None), (2 * runs.HOUR, "This run is in progress"), (0, "This run is in progress")]
 )
@@ -210,15 +223,24 @@ def test_a_failed_test_is_counted(tmp_path: Path) -> None:
     run = runs.worked_through(VARIANTS, bad={1: ConfigState.FAILED})
     first, second, *others = run.configs
     page = page_of(replace(run, configs=(first, failed_by_its_test(second), *others)), tmp_path)
-    assert figure(page, "tests") == "15 of 16 tested packages pass"
+    assert figure(page, "tests") == "5 of 6 tested packages pass"
     assert 'data-t="tests">0 of 1 pass</td>' in page
 
 
 def test_tests_of_a_config_that_failed_before_them_are_said_to_be_missing(tmp_path: Path) -> None:
     page = page_of(runs.worked_through(VARIANTS, bad={1: ConfigState.OUT_OF_MEMORY}), tmp_path)
-    assert figure(page, "tests") == "45 pass, of 15 packages; 3 of 4 configs have results"
+    assert figure(page, "tests") == "15 pass, of 5 packages; 3 of 4 configs have results"
     everything = page_of(runs.worked_through(VARIANTS), tmp_path)
-    assert figure(everything, "tests") == "60 pass, of 20 packages"
+    assert figure(everything, "tests") == "15 pass, of 5 packages", "all configs have the same files"
+
+
+def test_a_package_that_several_configs_have_is_shown_as_the_one_has_it_that_made_it() -> None:
+    first, second, *_ = runs.worked_through(VARIANTS).configs
+    package = first.packages[0]
+    waited = replace(first, packages=(replace(package, reused=True),))
+    made = replace(second, packages=(replace(package, reused=False),))
+    for configs in ((waited, made), (made, waited)):
+        assert comparison.distinct_packages(configs) == [made.packages[0]]
 
 
 def test_steps_are_bars_one_after_another(tmp_path: Path) -> None:
@@ -385,6 +407,12 @@ def test_the_page_of_a_run_on_workers_says_when_open_configs_are_expected(tmp_pa
 
 
 RUN = runs.worked_through(("a", "b"))
+
+
+def test_a_long_name_breaks_between_its_parts(tmp_path: Path) -> None:
+    run = runs.worked_through(["linux_64_cuda_compiler_version12.9<b>"])
+    page = run_page_html(run, {}, name="f", folder=tmp_path)
+    assert "linux_<wbr>64_<wbr>cuda_<wbr>compiler_<wbr>version12.9&lt;b&gt;" in page
 
 
 def test_each_run_has_its_verdict_and_a_link_if_its_page_exists(tmp_path: Path) -> None:

@@ -37,12 +37,14 @@ def play(view: RunObserver, *, lines: int = 3, jobs: int = 2) -> None:
     view.run_ended(a_run(*ended, jobs=jobs, finished=BEGAN + 300))
 
 
+def without_times(stream: io.StringIO) -> list[str]:
+    return re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+
+
 def test_plain_lines_show_states_and_steps_and_output_of_failures_alone() -> None:
     stream = io.StringIO()
-    with PlainView(stream, labels={"a": "CPU · Python 3.10"}) as view:
-        play(view)
-    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
-    assert lines == [
+    play(PlainView(stream, labels={"a": "CPU · Python 3.10"}))
+    assert without_times(stream) == [
         "run 7: 2 waiting; 2 in parallel",
         "▸ CPU · Python 3.10: running",
         "▸ CPU · Python 3.10: compile",
@@ -64,10 +66,8 @@ def test_plain_lines_show_states_and_steps_and_output_of_failures_alone() -> Non
 
 def test_a_quiet_view_prints_failures_and_the_total_alone() -> None:
     stream = io.StringIO()
-    with PlainView(stream, verbosity=Verbosity.QUIET) as view:
-        play(view, lines=1)
-    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
-    assert lines == [
+    play(PlainView(stream, verbosity=Verbosity.QUIET), lines=1)
+    assert without_times(stream) == [
         "",
         "✗ b: failed",
         "  exit code 1",
@@ -80,10 +80,10 @@ def test_a_quiet_view_prints_failures_and_the_total_alone() -> None:
 
 def test_a_verbose_view_prints_the_output_with_its_indentation_and_without_escapes() -> None:
     stream = io.StringIO()
-    with PlainView(stream, labels={"a": "CPU"}, verbosity=Verbosity.VERBOSE) as view:
-        play(view, lines=1)
-        view.output_line_received("a", "compile", "    \x1b[31mindented\x1b[0m\r")
-    lines = re.sub(r"(?m)^\d\d:\d\d:\d\d ", "", stream.getvalue()).splitlines()
+    view = PlainView(stream, labels={"a": "CPU"}, verbosity=Verbosity.VERBOSE)
+    play(view, lines=1)
+    view.output_line_received("a", "compile", "    \x1b[31mindented\x1b[0m\r")
+    lines = without_times(stream)
     assert lines[1:5] == ["▸ CPU: running", "▸ CPU: compile", "  CPU | a: line 0", "✓ CPU: done after 2 min 00 s"]
     assert lines[-1] == "  CPU |     indented"
 

@@ -10,14 +10,16 @@ import pytest
 
 from kiln.base import files
 from kiln.base.errors import BrokenPackage, HashMismatch
-from kiln.state.results import PackageReport, TestReport, TestVerdict
 from kiln.state.store import deliveries
+from tests import builders
 from tests.packages import conda_package
 from tests.releases import candidate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from kiln.state.results import PackageReport
 
 OUTPUTS = [
     dataclasses.replace(output, build_string="h_0") for name in ("app", "lib") if (output := candidate(name).output)
@@ -34,21 +36,10 @@ def delivered(folder: Path, place: str, **changes: Any) -> PackageReport:
     info = {"index.json": said, "paths.json": {"paths": [], "paths_version": 1}}
     (folder / subdir).mkdir(parents=True, exist_ok=True)
     conda_package(folder / subdir / name, info)
-    artifact = dataclasses.replace(
-        candidate().artifact,
-        **{
-            "path": folder / place,
-            "sha256": files.sha256(folder / place),
-            "subdir": subdir,
-            "name": stem,
-            "version": version,
-            "build_string": build,
-            "size": (folder / place).stat().st_size,
-            **changes,
-        },
-    )
-    tests = TestReport(package=stem, verdict=TestVerdict.PASSED)
-    return PackageReport(artifact=artifact, build_seconds=1.0, reused=False, tests=tests)
+    file = folder / place
+    named = {"name": stem, "subdir": subdir, "version": version, "build_string": build}
+    fields = {**named, "path": file, "sha256": files.sha256(file), "size": file.stat().st_size, **changes}
+    return builders.package_report(**fields)
 
 
 APP, LIB = "linux-64/app-1-h_0.conda", "linux-64/lib-1-h_0.conda"

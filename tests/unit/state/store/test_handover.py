@@ -182,9 +182,7 @@ def test_names_with_colons_and_backslashes_are_handed_on(tmp_path: Path) -> None
 
 def test_no_file_is_written_through_a_link_of_the_archive(tmp_path: Path) -> None:
     archive = archived(
-        tmp_path / "dir",
-        (member("work/here", tarfile.SYMTYPE, "there"), b""),
-        (member("work/here/file"), b"content"),
+        tmp_path / "dir", (member("work/here", tarfile.SYMTYPE, "there"), b""), (member("work/here/file"), b"content")
     )
     with pytest.raises(BrokenHandover):
         handover.unpack_archive(tmp_path / "dir", archive, tmp_path / "new", bound=BOUND)
@@ -275,10 +273,7 @@ def test_what_cannot_be_read_is_left_out_and_named(tmp_path: Path) -> None:
     (cache / "ac" / "02" / f"{4:064x}").symlink_to("/etc/passwd")
     vanished = put(work, "1/vanished", b"soon gone")
     os.mknod(work / "1" / "socket", stat.S_IFSOCK | 0o600)
-    entries = [
-        *handover.work_folder_entries(work, {"1"}),
-        *handover.newest_cache_entries(cache, BOUND)[0],
-    ]
+    entries = [*handover.work_folder_entries(work, {"1"}), *handover.newest_cache_entries(cache, BOUND)[0]]
     vanished.unlink()
     archive, unreadable = handover.pack_archive(tmp_path / "dir", entries)
     assert dict(unreadable) == {
