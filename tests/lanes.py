@@ -12,6 +12,7 @@ import contextlib
 import heapq
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,8 @@ PARTS = min(CORES + 2, 12)
 SECONDS = ROOT / ".pytest_cache" / "unit-test-seconds.json"  # by file, in the last run
 BYTES_IN_A_SECOND = 16_000  # of a file of tests that has not run yet, by the average
 SLOWEST = 5  # unit tests to name
+# Seconds for a check of the fast lane. One that hangs, also when its last test is over, ends with its threads' stacks.
+LIMIT = 1500
 
 
 class Lane(str, Enum):
@@ -149,28 +152,31 @@ def store_seconds(folder: Path) -> None:
         files.write_text(SECONDS, json.dumps(seconds))
 
 
-def check(title: str, words: tuple[str, ...]) -> tuple[str, subprocess.CompletedProcess[str], float]:
-    """Run one check; return its title, its result, and its duration in seconds."""
+def check(title: str, words: tuple[str, ...]) -> tuple[str, int, str, float]:
+    """Run one check; return its title, its exit code, its output, and its duration in seconds.
+
+    The output goes to a file, since a program that a test left behind would keep a pipe open.
+    """
     started_at = time.monotonic()
-    argv = (sys.executable, "-m", *words)
-    process = subprocess.run(
-        argv,
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        encoding="utf-8",
-        errors="replace",
-        check=False,
-    )
-    return title, process, time.monotonic() - started_at
+    argv = (sys.executable, "-X", "faulthandler", "-m", *words)
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(argv, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        try:
+            code = process.wait(LIMIT)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            code = process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    return title, code, text, time.monotonic() - started_at
 
 
-def report(title: str, process: subprocess.CompletedProcess[str], seconds: float) -> bool:
+def report(title: str, code: int, output: str, seconds: float) -> bool:
     """Print one check's result, and its output when it failed; return whether it passed."""
-    print(f"{'failed' if process.returncode else 'passed'}: {title} ({seconds:.0f} s)", flush=True)
-    if process.returncode:
-        print(process.stdout, flush=True)
-    return process.returncode == 0
+    print(f"{'failed' if code else 'passed'}: {title} ({seconds:.0f} s)", flush=True)
+    if code:
+        print(output, flush=True)
+    return code == 0
 
 
 if __name__ == "__main__":
