@@ -55,11 +55,11 @@ def flush_and_exit(code: int) -> None:
 
     Its runtime threads sometimes crash during shutdown, which would turn a success into a failure.
     """
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None if the caller closed it
-        try:
-            stream.flush()
-        except BrokenPipeError:
-            code = code or 1
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:  # the reader has gone: the interpreter's shutdown would say so, and exit with 120
+        os._exit(code)
     if {"rattler", "rattler_build"} & sys.modules.keys():
         os._exit(code)
     sys.exit(code)

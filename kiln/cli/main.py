@@ -67,7 +67,7 @@ SHARED_MODULES = {
     "test": "install",
 }
 
-BUG = 1
+READER_GONE = 141  # as of a program that SIGPIPE ends
 _LEAST_COLUMNS = 40  # of the help, on a terminal that is narrower
 
 
@@ -338,14 +338,16 @@ def run(arguments: Sequence[str]) -> int:
 
     with masked_output(os.environ, arguments), escaped_output():
         try:
-            return dispatch(arguments)
-        except SystemExit as end:  # argparse's --help and --version
-            return int(end.code or 0)
-        except BrokenPipeError:  # the reader has gone; let the last flush succeed
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return BUG
+            try:
+                code = dispatch(arguments)
+            except SystemExit as end:  # argparse's --help and --version
+                code = int(end.code or 0)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            code = READER_GONE
         except (KilnError, KeyboardInterrupt, ModuleNotFoundError, OSError) as error:
-            return print_error(as_kiln_error(error))
+            code = print_error(as_kiln_error(error))
+    return code
 
 
 def as_kiln_error(error: BaseException) -> KilnError:
@@ -367,7 +369,8 @@ def as_kiln_error(error: BaseException) -> KilnError:
 
 def print_error(error: KilnError) -> int:
     """Print an error to standard error and return its exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # its reader has gone
+        print(f"error: {error}", file=sys.stderr)
     return error.exit_code
 
 

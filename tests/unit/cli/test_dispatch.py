@@ -149,3 +149,14 @@ def test_closed_streams_are_no_fault(tmp_path: Path, closed: str) -> None:
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert (feedstock.artifacts / "ledger.sqlite").read_bytes() == before
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("word", "stream", "code"), [("cache", "stdout", 141), ("bild", "stderr", 2)])
+def test_an_output_without_a_reader_ends_a_command_quietly(word: str, stream: str, code: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, stream: writer}
+    ended = subprocess.run((sys.executable, "-m", "kiln", word), cwd=ROOT, check=False, **streams)  # type: ignore[call-overload]
+    os.close(writer)
+    assert (ended.returncode, ended.stdout or b"", ended.stderr or b"") == (code, b"", b"")
