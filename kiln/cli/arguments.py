@@ -43,7 +43,7 @@ def parse_minutes_as_seconds(text: str) -> float:
 def parse_folder_path(text: str) -> Path:
     """Return the absolute path of a folder that may be made later."""
     path = Path(text).absolute()
-    if not text or (path.exists() and not path.is_dir()):
+    if path.exists() and not path.is_dir():
         raise UsageError(f"not a folder: {text!r}", hint="name a folder, or one to make")
     return path
 
@@ -91,11 +91,11 @@ def parse_credentials_setting(text: str) -> Path | str | None:
     return text if events.is_encoded_credentials(text) else parse_credentials_folder(text)
 
 
-def parse_mirror_url(url: str) -> str | None:
-    """Return the URL of a mirror, None if empty; one with a password is refused: logs and job files would show it."""
-    if url and not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
+def parse_mirror_url(url: str) -> str:
+    """Return the URL of a mirror; one with a password is refused: logs and job files would show it."""
+    if not re.match(r"https?://[^/\s@]+(?:/\S*)?$", url):
         raise UsageError("invalid URL of a mirror", hint="--mirror https://HOST/PATH, without a user or password")
-    return url or None
+    return url
 
 
 def parse_channel(name: str) -> str:
@@ -168,7 +168,6 @@ def add_attestation_arguments(parser: argparse.ArgumentParser, *, of_a_channel: 
     parser.add_argument(
         "--attestation-issuer",
         metavar="URL",
-        default="",
         help="set the OIDC issuer of the identities (default: GitHub's or GitLab's, by the identity)",
     )
     parser.add_argument(
@@ -184,7 +183,7 @@ def trusted_attestation_signers(options: argparse.Namespace, texts: Sequence[str
     from kiln.conda.provenance.check import TrustedSigner
 
     return tuple(
-        TrustedSigner.parse(text, issuer=options.attestation_issuer, root=options.trusted_root) for text in texts
+        TrustedSigner.parse(text, issuer=options.attestation_issuer or "", root=options.trusted_root) for text in texts
     )
 
 

@@ -61,9 +61,7 @@ def _add_slim_image_arguments(parser: argparse.ArgumentParser) -> None:
         help="match specs of packages to install (default: those of this kind of image)",
     )
     arguments.add_channel_arguments(parser, default="conda-forge")
-    parser.add_argument(
-        "--cuda", metavar="VERSION", default="", help="make an image for GPUs with a driver for this CUDA version"
-    )
+    parser.add_argument("--cuda", metavar="VERSION", help="make an image for GPUs with a driver for this CUDA version")
     parser.add_argument(
         "--output", metavar="FILE", type=Path, help="write an archive (.tar) or a folder (an OCI layout)"
     )
@@ -121,7 +119,7 @@ def _make_slim_image(options: argparse.Namespace, folder: Path) -> int:
         specs=tuple(options.specs) or image_kind.specs,
         suite=options.suite,
         debian=tuple(options.extra),
-        cuda=options.cuda,
+        cuda=options.cuda or "",
     )
     steps = command_steps_view()
     result = slim.make_slim_image(

@@ -102,8 +102,6 @@ def run(options: argparse.Namespace, root: Path) -> int:
     from kiln.base import process_table
     from kiln.feedstock.init import scaffold
 
-    if options.name == "":
-        raise UsageError("the name is empty", hint="kiln init NAME; is a variable of the shell not set?")
     if options.name is None and (only := _option_that_needs_new_feedstock(options)):
         raise UsageError(f"{only} needs the name of a new package", hint=f"kiln init NAME {only}")
     variables = git_and_pip_environment(os.environ, "XDG_CONFIG_HOME")

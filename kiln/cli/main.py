@@ -166,20 +166,12 @@ class _CompleteHelp(argparse.Action):
         parser.exit()
 
 
-def parse_path(text: str) -> Path:
-    """Return a path of a command line; an empty one, of a shell's variable that is not set, is none."""
-    if not text:
-        raise argparse.ArgumentTypeError("the path is empty")
-    return Path(text)
-
-
 class Parser(argparse.ArgumentParser):
     """An argument parser that raises UsageError, and whose help fits a screen."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**{"formatter_class": HelpFormatter, **settings})
         name = self.prog.partition(" ")[2] or "build"  # of an entry script, which builds
-        self.register("type", Path, parse_path)
         self._groups = {} if self.prog == "kiln" else OPTION_GROUPS.get(name, {})
         self.is_help_complete = False
         if self._groups and "--help-all" not in self._option_string_actions:  # a parent may have it
@@ -214,6 +206,12 @@ class Parser(argparse.ArgumentParser):
         )
         lines = (f"  {line}" for line in map(_folded_to_terminal, more))
         return f"{formatter.format_help()}\nmore, by {self.prog} --help-all:\n" + "\n".join(lines) + "\n"
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """Refuse an empty value, which is not the same as none; not of the words that another parser will see."""
+        if not arg_string and action.nargs not in {argparse.REMAINDER, argparse.PARSER}:
+            raise argparse.ArgumentError(action, "the value is empty; is a variable of the shell not set?")
+        return super()._get_value(action, arg_string)
 
     def _actions_named(self, names: str) -> list[argparse.Action]:
         known = self._option_string_actions

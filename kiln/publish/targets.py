@@ -109,8 +109,6 @@ def parse_target(
         raise UsageError(
             f"{name!r} is not a target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ..."
         )
-    if not name:
-        raise UsageError("the channel's name is empty", hint="--to CHANNEL; is a variable of the shell not set?")
     return StoreTarget(store=FolderStore(root=full_path(Path(name))))
 
 

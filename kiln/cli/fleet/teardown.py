@@ -79,8 +79,6 @@ def tear_down_at_provider(
 def sweep(options: FleetOptions, feedstock: Feedstock, namespace: argparse.Namespace) -> int:
     """Remove the user's expired workers of all runs, or print a timer that does; with ``--all`` everybody's."""
     user: str | None = namespace.user
-    if user == "":  # to the playbook that is everybody: an unset variable of a script is not meant so
-        raise UsageError("--user needs a name", hint="leave it out for your own workers; --all is for everybody's")
     if user is not None and options.provider == SLURM:
         raise UsageError("--user is not for Slurm", hint="leave it out: Slurm cancels your own jobs only")
     if namespace.print_timer:

@@ -35,7 +35,7 @@ Budget = arguments.Budget
             (EXECUTOR, url, url)
             for url in ("grpcs://u:p@executor.example.org:443/projects/one", "grpc://10.0.0.1:8980")
         ),
-        *((parse, "", None) for parse in (CACHE, EXECUTOR, MIRROR)),
+        *((parse, "", None) for parse in (CACHE, EXECUTOR)),
         (arguments.parse_positive_number, "64", 64),
         (arguments.parse_minutes_as_seconds, "1.5", 90),
         *((arguments.parse_budget, text, Budget(seconds=5400.0)) for text in ("90m", "1.5h", "1h30m")),

@@ -32,6 +32,18 @@ def test_a_mistyped_word_is_a_usage_error(words: list[str], said: str, capsys: p
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["build --notice", "build --distdir=", "publish --to x --attest", "matrix -e", "fleet plan --zone", "init", "-C"],
+)
+def test_an_empty_value_is_not_taken_for_none(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    option = words.rpartition(" ")[2]
+    given = words.split() if option.endswith("=") else [*words.split(), ""]
+    assert main.run(given) == UsageError.exit_code
+    name = option.strip("=") if option.startswith("-") else "NAME"
+    assert f"argument {name}: the value is empty; is a variable of the shell not set?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["build", "--help"]])
 def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(words) == 0

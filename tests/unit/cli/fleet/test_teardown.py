@@ -236,4 +236,4 @@ def test_an_empty_name_does_not_stand_for_everybody(
     (tmp_path / "recipe" / "meta.yaml").write_text("package: {name: a, version: 1}\n")
     argv = ["-C", str(tmp_path), "fleet", "sweep", "--provider", "aws", "--user", "", *more]
     assert main.run(argv) == UsageError.exit_code
-    assert "--user needs a name" in capsys.readouterr().err
+    assert "argument --user: the value is empty" in capsys.readouterr().err
