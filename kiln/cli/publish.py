@@ -42,8 +42,9 @@ def run_collect(options: argparse.Namespace, root: Path) -> int:
     from kiln.publish import rebuild
     from kiln.recipe import feedstock as recipe_feedstock
 
-    for config, count in rebuild.import_ci_job_results(recipe_feedstock.load(root), options.folders):
-        print(f"{config}: {count_text(count, 'package')}")
+    for config, count, has_log in rebuild.import_ci_job_results(recipe_feedstock.load(root), options.folders):
+        lost = "" if has_log else f", without its log: logs/*/{config}.log not found"
+        print(f"{config}: {count_text(count, 'package')}{lost}")
     return 0
 
 

@@ -110,12 +110,14 @@ def feedstock_folder_in_placeholders(package: Path) -> str:
 REPORT = "report.json"
 
 
-def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int], ...]:
-    """Put the packages of jobs into the channel, and their configs into the ledger; return configs and their packages.
+def import_ci_job_results(feedstock: Feedstock, folders: Sequence[Path]) -> tuple[tuple[str, int, bool], ...]:
+    """Put the packages of jobs into the channel, and their configs into the ledger.
+
+    Return each config with the number of its packages, and whether the job has its log.
 
     Raises:
-        BrokenPackage: a report is invalid.
-        HashMismatch: a package is missing, or not the one of its report.
+        BrokenPackage: a report is invalid, or a package is missing.
+        HashMismatch: a package is not the one of its report.
         ReleaseRefused: a config is not finished, or jobs built different commits.
         UnknownConfig: the feedstock has no such config.
         UsageError: a folder has no report.
@@ -174,7 +176,7 @@ def _read_job_report(path: Path) -> MatrixReport:
 
 def _store_job_results(
     feedstock: Feedstock, folder: Path, report: MatrixReport, remote: RemoteConfig
-) -> tuple[str, int]:
+) -> tuple[str, int, bool]:
     (config,) = report.configs
     collected = read_collected_results(folder, worker=str(folder), config=config.config, packages_in="")
     added = cache.add_collected_packages(feedstock, remote, collected.packages, index=False)
@@ -188,7 +190,7 @@ def _store_job_results(
             files.copy(collected.log, log)
             ledger.update_config(number, dataclasses.replace(entry, log=log))
         ledger.end_run(number, at=report.finished)
-    return config.config, len(added)
+    return config.config, len(added), collected.log is not None
 
 
 NEEDED = frozenset({"config", "container", "engine", "file", "image", "recipe", "sha256"})

@@ -54,7 +54,7 @@ def read_collected_results(
 
     Raises:
         HashMismatch: when a package is not the one that was built.
-        BrokenPackage: when the report is invalid, or names files outside of the folder of packages.
+        BrokenPackage: when the report is invalid, or names files that are missing or outside of the folder of packages.
     """
     if (reason := _output_of_unreported_failure(folder)) is not None:
         return ResultsCollected(worker=worker, config=config, log=_latest_log(folder, config), reason=reason)
@@ -62,9 +62,7 @@ def read_collected_results(
         report = deliveries.read_report(folder / "report.json")
         (entry,) = [item for item in report["configs"] if item["config"] == config]
         reports = [json_columns.record_from_json(PackageReport, data) for data in entry["packages"]]
-        packages = tuple(
-            deliveries.verify_received_package(folder / packages_in, report, sender="worker") for report in reports
-        )
+        packages = tuple(deliveries.verify_received_package(folder / packages_in, report) for report in reports)
         steps = tuple(json_columns.record_from_json(StepReport, step) for step in entry["steps"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         why = f"{type(error).__name__}: {error}"

@@ -82,10 +82,7 @@ def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
 
 def _config_with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
-    packages = tuple(
-        deliveries.verify_received_package(folder / "packages", package, sender="controller")
-        for package in config.packages
-    )
+    packages = tuple(deliveries.verify_received_package(folder / "packages", package) for package in config.packages)
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
     return dataclasses.replace(config, packages=packages, log=log if is_log else None)
 

@@ -44,12 +44,12 @@ def read_report(path: Path) -> Any:
         raise ValueError("its values are nested too deep") from error
 
 
-def verify_received_package(folder: Path, report: PackageReport, *, sender: str) -> PackageReport:
-    """Return a package of a sender's report with its path in a folder, once its name, size and hash were checked.
+def verify_received_package(folder: Path, report: PackageReport) -> PackageReport:
+    """Return a package of a report with its path in a folder, once its name, size and hash were checked.
 
     Raises:
-        BrokenPackage: when it names a file outside of the folder, or has an impossible size.
-        HashMismatch: when the file is missing, or is not the one that was built.
+        BrokenPackage: when it names a file outside of the folder, has an impossible size, or is missing.
+        HashMismatch: when the file is not the one that was built.
     """
     artifact = report.artifact
     name = artifact.path.name
@@ -58,7 +58,7 @@ def verify_received_package(folder: Path, report: PackageReport, *, sender: str)
         raise BrokenPackage(f"{name} cannot have {artifact.size} bytes")
     path = folder / artifact.subdir / name
     if path.is_symlink() or not path.is_file():
-        raise HashMismatch(f"{name} is missing", why=f"it is in the {sender}'s report, but not in {path.parent}")
+        raise BrokenPackage(f"{name} is missing", why=f"it is in the report, but not in {path.parent}")
     size = path.stat().st_size
     digest = files.sha256(path) if size == artifact.size else ""
     if digest != artifact.sha256:

@@ -169,7 +169,7 @@ def test_jobs_become_one_matrix_that_is_indexed_once(
     job(tmp_path / "jobs" / "a")
     job(tmp_path / "jobs" / "b", "linux_64_b", "other")
     collected = rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
-    assert collected == (("linux_64_a", 1), ("linux_64_b", 1))
+    assert collected == (("linux_64_a", 1, False), ("linux_64_b", 1, False))
     assert calls == ["index"]
     index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert sorted(index["packages.conda"]) == ["other-1-h_0.conda", "small-1-h_0.conda"]
@@ -194,7 +194,7 @@ def test_a_jobs_log_comes_with_its_packages(matrix: Feedstock, tmp_path: Path) -
         log = folder / "logs" / f"{number:04}" / "linux_64_a.log"
         log.parent.mkdir(parents=True)
         log.write_text(text)
-    rebuild.import_ci_job_results(matrix, [folder])
+    assert rebuild.import_ci_job_results(matrix, [folder]) == (("linux_64_a", 1, True),)
     shutil.rmtree(folder)
     _, run = release.last_run_of_each_config(release.runs_in_ledger(matrix))["linux_64_a"]
     assert run.log is not None

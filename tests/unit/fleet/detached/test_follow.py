@@ -345,7 +345,7 @@ def test_a_corrupt_package_is_refused_and_fetched_anew(tmp_path: Path) -> None:
     with pytest.raises(HashMismatch, match="is corrupt"):
         follow.read_fetched_results(folder)
     assert not package.exists()
-    with pytest.raises(HashMismatch, match="is missing"):
+    with pytest.raises(BrokenPackage, match="is missing"):
         follow.read_fetched_results(folder)
 
 

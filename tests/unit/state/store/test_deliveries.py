@@ -100,7 +100,7 @@ def test_a_package_has_the_size_and_the_hash_of_its_report(
     tmp_path: Path, changes: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        deliveries.verify_received_package(tmp_path, delivered(tmp_path, APP, **changes), sender="worker")
+        deliveries.verify_received_package(tmp_path, delivered(tmp_path, APP, **changes))
 
 
 def too_long(path: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_report_is_a_regular_file_of_limited_size(tmp_path: Path, make: Callab
 def test_a_delivered_name_is_that_of_a_package(tmp_path: Path, subdir: str, name: str) -> None:
     report = delivered(tmp_path, APP, subdir=subdir, path=tmp_path / name)
     with pytest.raises(BrokenPackage, match="is not the name of a package"):
-        deliveries.verify_received_package(tmp_path, report, sender="worker")
+        deliveries.verify_received_package(tmp_path, report)
 
 
 @pytest.mark.parametrize(
@@ -154,5 +154,5 @@ def test_a_delivered_package_is_a_regular_file(tmp_path: Path, make: Callable[[P
     report = delivered(tmp_path, APP)
     report.artifact.path.unlink()
     make(report.artifact.path)
-    with pytest.raises(HashMismatch, match="is missing"):
-        deliveries.verify_received_package(tmp_path, report, sender="worker")
+    with pytest.raises(BrokenPackage, match="is missing"):
+        deliveries.verify_received_package(tmp_path, report)
