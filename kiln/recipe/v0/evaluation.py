@@ -80,7 +80,8 @@ class RecipeTemplate:
             KilnError: a line is too long.
         """
         self.text = SelectableText(text, self.name)
-        if not any(line.text for line in self.text.lines):  # comments have none
+        texts = (line.text.lstrip() for line in self.text.lines)  # those of comments are empty
+        if not any(text and not text.startswith("{%") for text in texts):
             raise RecipeFault("the recipe is empty", at=Place(file=self.name, line=1), hint="begin with package:")
         self.set_names = frozenset(word for result in _SET.findall(text) for word in re.findall(r"\w+", result))
         self.names_revision = _OF_REVISION.search(text) is not None

@@ -38,6 +38,7 @@ def rendered(folder: Path, meta: str) -> list[dict[str, Any]]:
     [
         ("", "the recipe is empty", 1),
         ("# package:\n\n  # name: a\n", "the recipe is empty", 1),
+        ("{% set name = 'a' %}\n{% set version = '1' %}\n", "the recipe is empty", 1),
         ("package:\n  name: a\n", "a has no version", 1),
         ("package:\n  name: a\n  version: .1\n", "a has the version '.1'", 1),
         ("package:\n  name: a\noutputs:\n  - name: b\n", "b has no version", 3),
