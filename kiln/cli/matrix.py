@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from kiln.recipe.feedstock import BuildConfig
     from kiln.recipe.rendered import Output, RenderedConfig, Script
+    from kiln.recipe.template.names import Doubts
 
 
 _WIDTH = 110
@@ -157,18 +158,18 @@ def run(options: argparse.Namespace, root: Path) -> int:
     notes: list[str] = []
     if options.diff is None:
         try:
-            text, note = cli_pinning.run_with_pinning(
-                options, root, lambda file: matrix_text_and_note(options, root, file, or_existing=False)
+            text, notes = cli_pinning.run_with_pinning(
+                options, root, lambda file: matrix_text_and_notes(options, root, file, or_existing=False)
             )
         except PinningNeeded as error:
             notes = cli_pinning.unfetched_pinning_notes(root, error)
             try:
-                text, note = limits.run_bounded(lambda: matrix_text_and_note(options, root, None, or_existing=True))
+                text, more = limits.run_bounded(lambda: matrix_text_and_notes(options, root, None, or_existing=True))
             except (MalformedYaml, UnsafeTemplate):
                 raise
             except KilnError as fault:  # which the missing values may be to blame for
                 raise error from fault
-        notes += [note] if note else []
+            notes += more
     else:
         from kiln.feedstock.difference import extracted_git_revision
 
@@ -190,31 +191,33 @@ def run(options: argparse.Namespace, root: Path) -> int:
     return 0
 
 
-def matrix_text_and_note(
+def matrix_text_and_notes(
     options: argparse.Namespace, root: Path, variant_file: Path | None, *, or_existing: bool
-) -> tuple[str, str]:
-    """Return the text of the matrix, and a note.
+) -> tuple[str, list[str]]:
+    """Return the text of the matrix, and notes.
 
     ``or_existing`` takes the configs in .ci_support when the recipe cannot be expanded, unless no pinning would help.
     """
     from kiln.feedstock import config_file, matrix
     from kiln.recipe.feedstock import load
 
-    feedstock, note = load(root), ""
+    feedstock = load(root)
+    doubts: Doubts = {}
     try:
-        configs = matrix.configs(feedstock, variant_file)
+        configs = matrix.configs(feedstock, variant_file, doubts)
+        notes = [*map(str, doubts.values())]
     except KilnError as error:
         names = feedstock.config_names
         if not (or_existing and names) or isinstance(error, (MalformedYaml, UnsafeTemplate)):
             raise
         configs = config_file.read_configs(feedstock, names)
-        note = f"these are the configs of .ci_support, as last rerendered ({error.what})"
+        notes = [f"these are the configs of .ci_support, as last rerendered ({error.what})"]
     text = (
         json.dumps([config_as_data(config) for config in configs])
         if options.json
         else "\n".join(matrix_table_lines(configs, terminal_width(sys.stdout)))
     )
-    return text, note
+    return text, notes
 
 
 def matrix_difference_text(options: argparse.Namespace, before: MatrixSource, after: MatrixSource) -> str:

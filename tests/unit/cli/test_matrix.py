@@ -53,6 +53,14 @@ def test_the_matrix_as_json_holds_every_value(tmp_path: Path, capsys: pytest.Cap
     assert configs[0]["image"] == configs[0]["variant"]["docker_image"][0]
 
 
+def test_a_matrix_comes_with_the_notes_of_a_rerender(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "recipe").mkdir()
+    text = 'package: {name: a, version: "1"}\nbuild:\n  skip:\n    - linux and\n'
+    (tmp_path / "recipe" / "recipe.yaml").write_text(text)
+    assert run(["-C", str(tmp_path), "matrix"]) == 0
+    assert "note: recipe/recipe.yaml:4:7: the condition 'linux and' of skip is malformed" in capsys.readouterr().err
+
+
 @pytest.mark.processes
 @pytest.mark.needs("git")
 @pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="this Python unpacks no archive safely")
