@@ -15,17 +15,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HashKeysToUseOrIgnore:
-    """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did."""
+    """Keys that a package has to count in its hash, or not to, so that its builds differ exactly where they did.
+
+    ``strings`` are the build strings of packages of which rattler-build's default shows a key that was not shown.
+    """
 
     use: Mapping[str, frozenset[str]] = field(default_factory=dict)
     ignore: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    strings: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return any(self.use.values()) or any(self.ignore.values())
+        return any(values for keys in (self.use, self.ignore, self.strings) for values in keys.values())
 
     def __or__(self, other: HashKeysToUseOrIgnore) -> HashKeysToUseOrIgnore:
         return HashKeysToUseOrIgnore(
-            use=_united_key_sets(self.use, other.use), ignore=_united_key_sets(self.ignore, other.ignore)
+            use=_united_key_sets(self.use, other.use),
+            ignore=_united_key_sets(self.ignore, other.ignore),
+            strings=_united_key_sets(self.strings, other.strings),
         )
 
 

@@ -6,6 +6,7 @@ divide a recipe.yaml by fewer keys than a meta.yaml, whose top level counts for 
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 
 _MISSING = "nothing"
+# A default build string. conda-build's has NumPy's version only for a requirement such as 'numpy x.x', and Python's
+# only where run requires it.
+_DEFAULT = re.compile(r"(?:np\d+)?(py\d+)?h#_\d+")
+_STRING = "h${{ hash }}_${{ build_number }}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +157,17 @@ def _needed_hash_keys(pairs: Iterable[PackagePair]) -> HashKeysToUseOrIgnore:
     for (name, _, _), group in groups.items():
         read = frozenset(key for old, new in group for key in old.script_keys if key not in new.hash_input)
         split, merged = _keys_splitting_or_merging_builds(group)
-        needed |= HashKeysToUseOrIgnore(use={name: read | merged}, ignore={name: split})
+        strings = frozenset(filter(None, (_build_string_setting(old, new) for old, new in group)))
+        needed |= HashKeysToUseOrIgnore(use={name: read | merged}, ignore={name: split}, strings={name: strings})
     return needed
+
+
+def _build_string_setting(old: ComparablePackage, new: ComparablePackage) -> str:
+    """Return the setting of an old default build string where the new one has more versions; else nothing."""
+    before, after = (_DEFAULT.fullmatch(package.masked_build_string) for package in (old, new))
+    if not (before and after) or before[0] == after[0] or before[1] not in {None, after[1]}:
+        return ""
+    return f"py${{{{ python | version_to_buildstring }}}}{_STRING}" if before[1] else _STRING
 
 
 def _keys_splitting_builds_within_config(old: PackagesByConfig, new: PackagesByConfig) -> HashKeysToUseOrIgnore:

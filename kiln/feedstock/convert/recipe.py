@@ -132,6 +132,8 @@ class RecipeConverter:
             if name in names:
                 items: list[RecipePart] = [literal_text_part(element) for element in sorted(names[name])]
                 package.add(("build", "variant", key), ListPart(items=items))
+        for text in hash_keys.strings.get(name, ()):
+            package.add(("build", "string"), literal_text_part(text))
 
     # -- one package ----------------------------------------------------------------------------------------
 

@@ -190,6 +190,18 @@ def test_builds_that_the_new_format_would_split_stay_one(tmp_path: Path) -> None
     assert "ignore_keys:\n          - cuda\n" in result.recipe
 
 
+@pytest.mark.parametrize(
+    ("run", "begins"), [("python", "py${{ python | version_to_buildstring }}h"), ("numpy", "h"), ("zlib", "h")]
+)
+def test_no_version_is_in_a_build_string_where_it_was_not(tmp_path: Path, run: str, begins: str) -> None:
+    meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - python\n    - numpy\n"
+    meta += f"  run:\n    - {run}\n"
+    variants = "python:\n  - 3.11.* *_cpython\n  - 3.12.* *_cpython\nnumpy:\n  - '2'\n"
+    result = convert.convert(builders.expanded(tmp_path, meta, variants))
+    assert result.proof.holds
+    assert f"string: {begins}${{{{ hash }}}}_${{{{ build_number }}}}\n" in result.recipe
+
+
 def test_keys_that_a_script_reads_stay_used(tmp_path: Path) -> None:
     meta = "package:\n  name: a\n  version: '1'\nrequirements:\n  host:\n    - zlib\n"
     variants = "mode:\n  - x\n  - y\nzlib:\n  - '1'\n"
