@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _REFUSED = ".refused"
 _PART = ".part"
 _CHUNK = 1 << 20
-_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SPECIAL = (
     (stat.S_ISFIFO, "a pipe"),
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
-_FREE_SPACE = "free some space and run the same command again"
-_LIMIT = "raise the limit on the size of files (ulimit -f) and run the same command again"
+_FREE_SPACE = "free some space and run the same command again; what was finished is kept"
+_SIZE_LIMIT = "raise the limit on the size of files (ulimit -f) and run the same command again"
 _TRIES, _PAUSE = 100, 0.02  # seconds
 
 
@@ -437,17 +437,22 @@ def create_reserve_file(path: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def full_disk_as_kiln_error(folder: Path) -> Iterator[None]:
-    """Turn the system's 'no space left' and 'quota exceeded' into DiskFull; other errors pass."""
+    """Turn the system's 'no space left' and 'quota exceeded' into DiskFull, and 'file too large'; other errors pass."""
     try:
         yield
     except OSError as error:
-        if error.errno not in _DISK_FULL:
+        if (fault := _full_disk_error(error, f"writing {error.filename or folder}")) is None:
             raise
-        raise DiskFull(
-            f"the disk became full while writing {error.filename or folder}",
-            why=error.strerror or str(error),
-            hint=_LIMIT if error.errno == errno.EFBIG else f"{_FREE_SPACE}; what was finished is kept",
-        ) from error
+        raise fault from error
+
+
+def _full_disk_error(error: OSError, doing: str) -> KilnError | None:
+    why = error.strerror or str(error)
+    if error.errno == errno.EFBIG:
+        return SystemFault(f"a file exceeded the limit on the size of files while {doing}", why=why, hint=_SIZE_LIMIT)
+    if error.errno in _DISK_FULL:
+        return DiskFull(f"the disk became full while {doing}", why=why, hint=_FREE_SPACE)
+    return None
 
 
 def os_error_as_kiln_error(error: OSError) -> KilnError | None:
@@ -456,9 +461,8 @@ def os_error_as_kiln_error(error: OSError) -> KilnError | None:
     if error.filename is None:
         return _kiln_error_without_path(error, message)
     path = os.fsdecode(error.filename) if isinstance(error.filename, (str, bytes)) else str(error.filename)
-    if error.errno in _DISK_FULL:
-        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
-        return DiskFull(f"the disk became full while writing {path}", why=message, hint=hint)
+    if (fault := _full_disk_error(error, f"writing {path}")) is not None:
+        return fault
     if error.errno == errno.EROFS:
         hint = "mount the file system for writing, or work in a copy of the folder on another one"
         return NotWritable(f"{path} cannot be written", why=message, hint=hint)
@@ -474,10 +478,7 @@ def _kiln_error_without_path(error: OSError, message: str) -> KilnError | None:
         return SystemFault("the working directory was removed", why=message, hint="cd into an existing folder")
     if "temporary directory" in message:
         return SystemFault("no folder for temporary files", why=message, hint="set TMPDIR to a folder")
-    if error.errno in _DISK_FULL:
-        hint = _LIMIT if error.errno == errno.EFBIG else _FREE_SPACE
-        return DiskFull(f"the disk became full while working in {here}", why=message, hint=hint)
-    return None
+    return _full_disk_error(error, f"working in {here}")
 
 
 @contextlib.contextmanager

@@ -101,6 +101,7 @@ def test_each_command_has_a_module_with_a_run_function(name: str) -> None:
         (errno.EROFS, NotWritable.exit_code),
         (errno.EACCES, NotWritable.exit_code),
         (errno.ENOSPC, DiskFull.exit_code),
+        (errno.EFBIG, SystemFault.exit_code),
         (errno.ENOTDIR, SystemFault.exit_code),
     ],
 )
