@@ -119,8 +119,8 @@ def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | 
     """Return a run, a config's record in it, and its log: of the last run that has a log of it, or of one run."""
     from kiln.state.store.layout import ArtifactLayout
 
-    reports = (recorded_run(feedstock, number),)
-    runs = _runs_with_config(reports if number is not None else latest_runs_and_total(feedstock, None)[0], name)
+    recorded_run(feedstock, number)  # which is to exist
+    runs = _runs_with_config(latest_runs_and_total(feedstock, None)[0], name, number)
     layout = ArtifactLayout.for_feedstock(feedstock)
     for run_number, config in runs:
         places = (config.log, layout.log_file(run_number, name))  # the second, where the feedstock was moved
@@ -136,21 +136,23 @@ def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | 
     )
 
 
-def _runs_with_config(reports: Iterable[MatrixReport], name: str) -> list[tuple[int, ConfigRun]]:
-    """Return the number and the record of a config in each run that has it; raises UnknownConfig where none has."""
-    names: dict[str, None] = {}
-    numbers, matches = [], []
-    for report in reports:
-        numbers.append(report.run)
-        for config in report.configs:
-            names[config.config] = None
-            if config.config == name:
-                matches.append((report.run, config))
+def _runs_with_config(reports: Iterable[MatrixReport], name: str, number: int | None) -> list[tuple[int, ConfigRun]]:
+    """Return the number and the record of a config in each run that has it, or in one run.
+
+    Raises:
+        UnknownConfig: where none has it.
+    """
+    every = [(report.run, config) for report in reports for config in report.configs]
+    matches = [(run, config) for run, config in every if config.config == name]
     if not matches:
-        hint = did_you_mean(name, names) or f"it has {first_of(names, 3) or 'none'}"
-        which = f"run {numbers[0]} has no" if len(numbers) == 1 else "no recorded run has the"
-        raise UnknownConfig(f"{which} config {name!r}", hint=hint)
-    return matches
+        names = dict.fromkeys(config.config for _, config in every)
+        hint = did_you_mean(name, names) or f"recorded are {first_of(names, 3) or 'none'}"
+        raise UnknownConfig(f"no recorded run has the config {name!r}", hint=hint)
+    found = [(run, config) for run, config in matches if number in {None, run}]
+    if not found:
+        hint = f"runs with it: {first_of((str(run) for run, _ in matches), 10)}"
+        raise UnknownConfig(f"run {number} has no config {name!r}", hint=hint)
+    return found
 
 
 _SHOWN = 20  # runs that are listed by default

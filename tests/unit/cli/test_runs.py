@@ -193,6 +193,13 @@ def test_a_misspelt_config_is_told_with_the_nearest(log_root: Path) -> None:
         log_kiln(log_root, CONFIG.replace("11", "12"))
 
 
+def test_a_run_without_the_config_is_told_with_those_that_have_it(log_root: Path) -> None:
+    with Ledger(log_root / "build_artifacts" / "ledger.sqlite") as ledger:
+        ledger.end_run(ledger.begin_run(runs.worked_through(["other"])))
+    with pytest.raises(UnknownConfig, match=rf"run 4 has no config '{CONFIG}'\n  try: runs with it: 3, 2, 1"):
+        log_kiln(log_root, CONFIG, "--run", "4")
+
+
 def test_a_run_that_does_not_exist_is_told(log_root: Path) -> None:
     with pytest.raises(UsageError, match="run 9 not found"):
         log_kiln(log_root, CONFIG, "--run", "9")
