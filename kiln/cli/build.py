@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kiln.base.errors import AlreadyRunning, BuildFailed, KilnError, TestsFailed, UsageError
 from kiln.cli.arguments import add_arguments
 from kiln.cli.main import print_error
-from kiln.cli.output import print_folded, print_line, print_notes
+from kiln.cli.output import print_folded, print_line, print_unless_quiet
 
 if TYPE_CHECKING:
     import argparse
@@ -69,15 +70,14 @@ def take_over_from_previous_job(
     """Take over what a job before has made, and return the plan with the chain's time; print notes."""
     if chain is not None:
         plan, notes = chain.restore_handed_over_files(plan)
-        print_notes(notes)
+        print_unless_quiet(options, *(f"note: {note}" for note in notes))
     seconds = None if options.budget is None else options.budget.seconds
     if seconds is not None and plan.seconds is not None and plan.seconds > seconds:
         from kiln.base.text import duration
         from kiln.run.ci_handover import recipe_uses_compile_cache
 
-        print_notes([f"took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"])
-        if not recipe_uses_compile_cache(feedstock):
-            print_notes([NOT_RESUMABLE])
+        took = f"note: took {duration(plan.seconds)} when it was last built, and --budget is {duration(seconds)}"
+        print_unless_quiet(options, took, *([] if recipe_uses_compile_cache(feedstock) else [f"note: {NOT_RESUMABLE}"]))
     return plan
 
 
@@ -95,7 +95,7 @@ def hand_over_to_next_job(
         end = termination_time_in_notice(files.text_or_empty(options.notice))
         chain.bound = chain.bound if end is None else min(chain.bound, transferable_bytes(end - time.time()))
     error, notes = chain.hand_over_to_next_job(report, errors)
-    print_notes(notes)
+    print_unless_quiet(options, *(f"note: {note}" for note in notes))
     return error
 
 
@@ -186,9 +186,9 @@ def plan_run_and_print_notes(feedstock: Feedstock, request: RunOptions, options:
     from kiln.cli.options import host_machine_from_options
     from kiln.run import runner
 
-    plan = runner.plan_run(feedstock, request, host_machine_from_options(options), on_line=print_line)
-    if options.verbosity != "quiet":
-        print_notes(make_pasteable(note, feedstock.root) for note in plan.notes)
+    show = functools.partial(print_unless_quiet, options)
+    plan = runner.plan_run(feedstock, request, host_machine_from_options(options), on_line=show)
+    show(*(f"note: {make_pasteable(note, feedstock.root)}" for note in plan.notes))
     return plan
 
 

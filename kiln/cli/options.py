@@ -14,6 +14,7 @@ from kiln.base import masking
 from kiln.base.errors import KilnError, UnknownConfig, UsageError
 from kiln.base.patterns import lazy_pattern
 from kiln.cli.main import top_parser
+from kiln.cli.output import print_line, print_unless_quiet
 
 if TYPE_CHECKING:
     import argparse
@@ -152,7 +153,7 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     containers = getattr(options, "container", None) != "none"
     names, note = checks.buildable_configs(feedstock, names, rehearsal=options.rehearsal, containers=containers)
     if note:
-        print(note, file=sys.stderr)
+        print_unless_quiet(options, note)
     if options.rehearsal and not (options.all or options.filter or len(names) == 1):
         from kiln.build.rehearsal.inputs import cpu_config_for_machine
 
@@ -183,13 +184,13 @@ def _changed_configs(feedstock: Feedstock, options: argparse.Namespace, names: t
     with extracted_git_revision(feedstock.root, options.since, env=env) as before:
         changed = changed_outputs(load(before), feedstock)
     found = tuple(name for name in names if name in changed)
-    print(f"{len(found)} of {len(names)} configs differ since {options.since}", file=sys.stderr)
+    print_unless_quiet(options, f"{len(found)} of {len(names)} configs differ since {options.since}")
     if not found:
         return ()
     containers = getattr(options, "container", None) != "none"
     found, note = checks.buildable_configs(feedstock, found, rehearsal=options.rehearsal, containers=containers)
     if note:
-        print(note, file=sys.stderr)
+        print_unless_quiet(options, note)
     return found
 
 
@@ -244,7 +245,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     masked = {**secrets, **variables_of_names(environment, job_settings.ci_secret_names(feedstock.conda_forge_yml))}
     masking.register_secrets(masking.secrets_of_script_variables(masked))
     for name in masking.unmaskable_variable_names(masked):
-        print(f"note: the value of {name} is too short to be masked in logs", file=sys.stderr)
+        print_unless_quiet(options, f"note: the value of {name} is too short to be masked in logs")
     arguments = _arguments_named_as_fields(RunOptions, options)
     executable, run_arguments = (environment.get(name) for name in ("DOCKER_EXECUTABLE", "CONDA_FORGE_DOCKER_RUN_ARGS"))
     engine_replaced = bool(executable or options.rehearsal or arguments.get("container"))
@@ -267,7 +268,7 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     text = environment.get("BAZEL_REMOTE_CREDENTIALS", "")
     arguments["remote_credentials"] = options.remote_credentials or cli_arguments.parse_credentials_setting(text)
     variables = conda_forge_build_variables(feedstock, environment)
-    origin = run_origin(variables, environment)
+    origin = run_origin(variables, environment, quiet=options.verbosity == "quiet")
     return RunOptions(
         **{**arguments, "configs": configs},
         build=build,
@@ -283,15 +284,15 @@ def run_options(feedstock: Feedstock, options: argparse.Namespace, configs: tupl
     )
 
 
-def run_origin(variables: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:
+def run_origin(variables: Mapping[str, str], environment: Mapping[str, str], *, quiet: bool = False) -> dict[str, str]:
     """Return what a run's report says of its origin, with a note on standard error where the work tree has changes.
 
     ``variables`` are those of `conda_forge_build_variables`.
     """
     from kiln.base import git
 
-    if git.is_dirty(commit := variables.get("sha", "")):
-        print(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty", file=sys.stderr)
+    if git.is_dirty(commit := variables.get("sha", "")) and not quiet:
+        print_line(f"note: built from changes to the commit {commit[:8]}; kiln publish needs --allow-dirty")
     remote_url, ci_url = repository_and_run_urls(environment)
     return {"commit": commit, "remote_url": remote_url, "ci_url": ci_url, "workflow": workflow_uri(environment)}
 

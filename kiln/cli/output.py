@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, cast
 from kiln.cli.streams import unescaped_stream
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from kiln.base.text import CommandStepsView
@@ -135,6 +136,13 @@ def print_line(line: str) -> None:
     from kiln.base.text import hanging_indent_lines
 
     print("\n".join(hanging_indent_lines(line, terminal_width(sys.stderr))), file=sys.stderr, flush=True)
+
+
+def print_unless_quiet(options: argparse.Namespace, *lines: str) -> None:
+    """Print lines on standard error, unless failures and the total alone are wanted."""
+    if getattr(options, "verbosity", "") != "quiet":
+        for line in lines:
+            print_line(line)
 
 
 def print_notes(notes: Iterable[str]) -> None:

@@ -51,7 +51,7 @@ def test_a_failure_is_explained_by_the_end_of_its_log(tmp_path: Path) -> None:
     assert build.failure_advice(BuildFailed("x"), None) == []
 
 
-@pytest.mark.parametrize(("words", "notes"), [((), "note: be careful\n"), (("--quiet",), "")])
+@pytest.mark.parametrize(("words", "notes"), [((), "pulling\nnote: be careful\n"), (("--quiet",), "")])
 def test_a_quiet_build_prints_no_notes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -60,7 +60,7 @@ def test_a_quiet_build_prints_no_notes(
     notes: str,
 ) -> None:
     plan = SimpleNamespace(notes=("be careful",))
-    monkeypatch.setattr("kiln.run.runner.plan_run", lambda *_, **__: plan)
+    monkeypatch.setattr("kiln.run.runner.plan_run", lambda *_, on_line: on_line("pulling") or plan)
     options = main.command_parser_and_module("build")[0].parse_args(words)
     build.plan_run_and_print_notes(Feedstock(root=tmp_path), RunOptions(configs=(), command=""), options)
     assert capsys.readouterr().err == notes
