@@ -278,7 +278,7 @@ class ImageContents:
 
     @property
     def version(self) -> str:
-        """The version of the first requested package."""
+        """The version of the first package, which is one of the image's kind if there is any."""
         return self.packages[0].version
 
 
@@ -301,7 +301,7 @@ def assemble_contents(
     prefix = scratch / "prefix"
     with step(f"install {len(records)} packages"):
         solve.install(records, prefix, cache=work / "cache", seen_at=PREFIX)
-    packages = _requested_packages_first(installed_packages(prefix), request.specs)
+    packages = product_first(installed_packages(prefix), request)
     with step("select the files that programs need"):
         selection = read_file_selection(request.kind.left_out)
         contents = {package: tuple(included_entries(prefix, package, selection, below=PREFIX)) for package in packages}
@@ -355,12 +355,9 @@ def split_into_layers(
     kiln: Iterable[LayerEntry],
 ) -> tuple[Layer, ...]:
     """Return the layers, rarely changing ones first."""
-
-    def is_product(package: InstalledPackage) -> bool:
-        return any(fnmatch.fnmatchcase(package.name, pattern) for pattern in request.kind.product)
-
-    others = itertools.chain.from_iterable(entries for package, entries in packages.items() if not is_product(package))
-    product = itertools.chain.from_iterable(entries for package, entries in packages.items() if is_product(package))
+    products = {package for package in packages if is_product(package, request.kind)}
+    others = itertools.chain.from_iterable(entries for package, entries in packages.items() if package not in products)
+    product = itertools.chain.from_iterable(packages[package] for package in packages if package in products)
     layers = (
         Layer(title=f"Debian {request.suite}: {', '.join(SYSTEM)} and further libraries", entries=tuple(system)),
         Layer(title="conda packages: dependencies", entries=tuple(others)),
@@ -380,11 +377,18 @@ def _solve_packages(request: ImageRequest, debs: Iterable[DownloadedDeb]) -> lis
         raise SolveFailed(error.what, why=error.why, hint="for machines with a GPU: --cuda 12.9") from error
 
 
-def _requested_packages_first(
-    packages: Sequence[InstalledPackage], specs: Sequence[str]
-) -> tuple[InstalledPackage, ...]:
-    requested = {re.split(r"[\s=<>!~\[]", spec.split("::")[-1])[0]: index for index, spec in enumerate(specs)}
-    return tuple(sorted(packages, key=lambda package: requested.get(package.name, len(requested))))
+def product_first(packages: Sequence[InstalledPackage], request: ImageRequest) -> tuple[InstalledPackage, ...]:
+    """Return packages with those of the image's kind first, whose version it has, and in the order of the request."""
+    names = [re.split(r"[\s=<>!~\[]", spec.split("::")[-1])[0] for spec in request.specs]
+    requested = {name: index for index, name in enumerate(names)}
+    return tuple(
+        sorted(packages, key=lambda each: (not is_product(each, request.kind), requested.get(each.name, len(names))))
+    )
+
+
+def is_product(package: InstalledPackage, kind: ImageKind) -> bool:
+    """Return whether a package is one of those that change with each release of an image's kind."""
+    return any(fnmatch.fnmatchcase(package.name, pattern) for pattern in kind.product)
 
 
 def _add_missing_debian_packages(

@@ -62,7 +62,7 @@ def image_configuration(request: ImageRequest, contents: ImageContents) -> dict[
 
 
 def image_labels(request: ImageRequest, contents: ImageContents) -> dict[str, str]:
-    """Return the labels: the first requested package, the Debian packages, and the version of kiln."""
+    """Return the labels: the package whose version the image has, the Debian packages, and the version of kiln."""
     product = contents.packages[0]
     values = {
         "org.opencontainers.image.title": f"{request.kind.name} {'for GPUs' if request.cuda else 'for CPUs'}",

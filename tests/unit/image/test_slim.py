@@ -30,6 +30,12 @@ def test_an_image_for_gpus_names_the_required_driver() -> None:
     assert slim.image_labels(REQUEST, rehearsal)["kiln.rehearsal"] == "true"
 
 
+def test_an_image_has_the_version_of_its_kind_whatever_is_requested_first() -> None:
+    request = replace(REQUEST, specs=("numpy", "tensorflow"))
+    packages = contents.product_first([NUMPY, replace(PACKAGE, name="libtensorflow"), PACKAGE], request)
+    assert [package.name for package in packages] == ["tensorflow", "libtensorflow", "numpy"]
+
+
 def test_an_engine_learns_how_to_run_the_image() -> None:
     image = contents.ImageContents(layers=(), packages=(PACKAGE,), debs=())
     kind = replace(REQUEST.kind, environment={"B": "2", "A": "1"}, ports=(8500, 8501), health=("/usr/bin/well",))
