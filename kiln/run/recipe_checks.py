@@ -160,6 +160,28 @@ class _Survey:
             self.refused += (error, *error.others)
             return None
 
+    def attempt_each(self, stages: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Return the results of the stages that are not refused; what some have read serves those in their process."""
+        found: list[Result | None] = []
+        for start in range(0, len(stages), _AT_ONCE):
+            part = stages[start : start + _AT_ONCE]
+            try:
+                tried, refused = limits.run_bounded(partial(_try_each, part))
+            except UnsafeTemplate:  # each may be within the limits, but not all together
+                found += map(self.attempt, part)
+            else:
+                found += tried
+                self.refused += refused
+        return [result for result in found if result is not None]
+
+
+_AT_ONCE = 12  # stages in one process
+
+
+def _try_each(stages: Iterable[Callable[[], Result]]) -> tuple[list[Result | None], list[KilnError]]:
+    survey = _Survey()
+    return [survey.attempt(stage) for stage in stages], survey.refused
+
 
 def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tuple[KilnError, ...]]:
     """Return what a rerender, a rendering and a plan of a feedstock refuse, and what they warn of, each once.
@@ -170,14 +192,13 @@ def faults_and_warnings(feedstock: Feedstock) -> tuple[tuple[KilnError, ...], tu
     survey = _Survey()
     expanded, complete = _expand(feedstock, survey)
     names = feedstock.config_names
-    read = [survey.attempt(partial(config_file.read_config, feedstock, name)) for name in names]
-    configs = [config for config in read if config is not None] if names else list(expanded)
+    configs = survey.attempt_each([partial(config_file.read_config, feedstock, name) for name in names])
+    configs = configs if names else list(expanded)
     if names:
         survey.attempt(lambda: planned_workflow(feedstock, configs))
     for check in checks_of_files(feedstock, configs):
         survey.attempt(check)
-    attempts = [survey.attempt(partial(render.render, feedstock, config)) for config in configs]
-    renderings = [rendered for rendered in attempts if rendered is not None]
+    renderings = survey.attempt_each([partial(render.render, feedstock, config) for config in configs])
     errors = render.key_fault_errors(renderings)
     needed = {fault for rendered in renderings if _is_built(rendered) for fault in rendered.key_faults}
     unneeded = {fault: error for fault, error in errors.items() if fault.known and fault not in needed}

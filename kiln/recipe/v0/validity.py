@@ -107,6 +107,7 @@ def _key_fault(path: KeyPath, kind: str, why: str, text: str, file: str) -> KeyF
     return _fault(key=key, known=True, what=what, at=at, why=why, hint="leave it out, or --engine conda-build")
 
 
+@lru_cache(maxsize=256)  # configs share their keys
 def _place_of_key(path: KeyPath, text: str, file: str) -> Place:
     """Return the place of a key in the recipe as written, else that of its section."""
     section = Place(file=file)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kiln.base.errors import RecipeFault, UsageError
+from kiln.base.errors import RecipeFault, UnsafeTemplate, UsageError
 from kiln.compat import tables
 from kiln.recipe import pins
 from kiln.run import recipe_checks
@@ -225,3 +226,20 @@ def test_a_pin_of_an_output_is_one_of_the_config(
     assert caught.value.at is not None
     assert caught.value.at.line == len(text.splitlines())
     assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize("exceeds", [False, True])
+def test_configs_share_a_process_and_its_limits_or_have_their_own(
+    exceeds: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meta = "package:\n  name: a\n  version: '1'\nbuild:\n  noarch: {{ kind }}\n"
+    case = builders.expanded(tmp_path, meta, "kind:\n  - generic\n  - none\n")
+
+    def run_bounded(work: Any) -> Any:
+        if exceeds and isinstance(work, partial) and work.func is recipe_checks._try_each:
+            raise UnsafeTemplate("it takes more than 8 s of processor time")
+        return work()
+
+    monkeypatch.setattr("kiln.base.limits.run_bounded", run_bounded)
+    ((error,), _) = recipe_checks.faults_and_warnings(case)
+    assert error.what == "a: noarch is 'none'"
