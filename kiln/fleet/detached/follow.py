@@ -8,14 +8,14 @@ import time
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kiln.base.errors import BrokenPackage, MachinesUnknown, WorkersLost
+from kiln.base.errors import BrokenPackage, HashMismatch, MachinesUnknown, WorkersLost
 from kiln.base.patterns import is_config_name
 from kiln.base.serialization import from_json_values
 from kiln.fleet import inventory
 from kiln.fleet.detached.server import TESTS
 from kiln.fleet.model import LEASE, FleetRun
 from kiln.state.ledger.json_columns import record_from_json
-from kiln.state.results import ConfigRun, MatrixReport, RunCost
+from kiln.state.results import ConfigRun, MatrixReport, PackageReport, RunCost
 from kiln.state.store import cache, deliveries
 from kiln.state.store.cache import InputHashes, RemoteConfig
 
@@ -82,9 +82,17 @@ def read_fetched_results(folder: Path) -> tuple[MatrixReport, FleetRun]:
 
 def _config_with_checked_files(folder: Path, config: ConfigRun) -> ConfigRun:
     log = folder / "logs" / f"{config.config}.log"
-    packages = tuple(deliveries.verify_received_package(folder / "packages", package) for package in config.packages)
+    packages = tuple(_verified_package(folder / "packages", package) for package in config.packages)
     is_log = log.is_file() and log.parent.resolve() == (folder / "logs").resolve()
     return dataclasses.replace(config, packages=packages, log=log if is_log else None)
+
+
+def _verified_package(folder: Path, package: PackageReport) -> PackageReport:
+    try:
+        return deliveries.verify_received_package(folder, package)
+    except HashMismatch:
+        (folder / package.artifact.subdir / package.artifact.path.name).unlink()  # so that it is fetched anew
+        raise
 
 
 def store_results_locally(

@@ -62,7 +62,6 @@ def verify_received_package(folder: Path, report: PackageReport) -> PackageRepor
     size = path.stat().st_size
     digest = files.sha256(path) if size == artifact.size else ""
     if digest != artifact.sha256:
-        path.unlink()  # so that it is fetched anew
         why = f"its hash is {digest}, not {artifact.sha256}" if digest else f"it has {size} bytes, not {artifact.size}"
         raise HashMismatch(f"{name} is corrupt", why=why)
     tests = dataclasses.replace(report.tests, log=None)

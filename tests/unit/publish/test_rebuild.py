@@ -205,9 +205,11 @@ def test_a_jobs_log_comes_with_its_packages(matrix: Feedstock, tmp_path: Path) -
 def test_what_was_collected_before_a_refused_job_is_indexed(matrix: Feedstock, tmp_path: Path) -> None:
     job(tmp_path / "jobs" / "a")
     folder = job(tmp_path / "jobs" / "b", "linux_64_b", "other")
-    (folder / "linux-64" / "other-1-h_0.conda").write_bytes(b"another")
+    package = folder / "linux-64" / "other-1-h_0.conda"
+    package.write_bytes(b"another")
     with pytest.raises(HashMismatch):
         rebuild.import_ci_job_results(matrix, [tmp_path / "jobs"])
+    assert package.exists(), "the folder is the caller's"
     index = json.loads((matrix.artifacts / "linux-64" / "repodata.json").read_bytes())
     assert list(index["packages.conda"]) == ["small-1-h_0.conda"]
 
