@@ -151,7 +151,7 @@ class MatrixRun:
                     self._start_config(job)
                 if self.events.empty():
                     self._index_new_packages()
-                self._process_config_event(*self.events.get())
+                self._process_config_event(*self._next_event())
         except KeyboardInterrupt:
             self._stop_processes()
             raise
@@ -216,6 +216,12 @@ class MatrixRun:
             self.events.put((config, BuildFailed(f"the config's process cannot be started: {error}")))
         else:
             self.events.put((config, result))
+
+    def _next_event(self) -> tuple[str, str | process.ProcessResult | KilnError]:
+        """Wait for the next event, in steps: a signal that comes just before a wait is handled when that has ended."""
+        while True:
+            with contextlib.suppress(queue.Empty):
+                return self.events.get(timeout=1.0)
 
     def _process_config_event(self, config: str, event: str | process.ProcessResult | KilnError) -> None:
         config_run = self.running[config]

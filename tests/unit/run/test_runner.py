@@ -6,6 +6,7 @@ The processes are replaced by lines that they would print; the ledger and the fo
 from __future__ import annotations
 
 import dataclasses
+import queue
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -240,6 +241,28 @@ def test_an_interrupted_run_records_the_configs_that_were_running(
     assert [config.state for config in recorded.configs] == [ConfigState.INTERRUPTED, ConfigState.WAITING]
     assert recorded.finished is not None
     assert len(matrix.observer.reports) == 2, "its end is shown"
+
+
+class InterruptedQueue(queue.SimpleQueue[Any]):
+    """A queue whose first wait begins just after a Ctrl-C, which Python handles when the wait has ended."""
+
+    interrupted = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if self.interrupted:
+            return super().get(block, timeout)
+        assert timeout is not None, "a config that prints nothing for hours would keep the run from ending"
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+
+def test_a_signal_just_before_the_wait_for_an_event_is_handled_without_one(matrix: Matrix) -> None:
+    matrix.processes = {"a": ([], ended(-15))}
+    run = matrix.run()
+    run.events = InterruptedQueue()
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    assert [config.state for config in run.configs.values()] == [ConfigState.INTERRUPTED]
 
 
 class LedgerOnFullDisk(Ledger):
