@@ -87,7 +87,7 @@ def _forking_process() -> socket.socket:
     there.close()
 
     def end() -> None:
-        here.close()
+        here.shutdown(socket.SHUT_RDWR)  # the end for the other side, though a fork of this process may have a copy
         process.wait()
 
     atexit.register(end)
