@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import getpass
+import http.client
 import ipaddress
+import os
 import secrets
 import shutil
 import socket
@@ -16,6 +18,8 @@ import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,19 +66,23 @@ def served(folder: Path) -> Iterator[Remote]:
     password = secrets.token_hex(12)
     (folder / "data").mkdir()
     (folder / "users").write_text(f"kiln:{{PLAIN}}{password}\n")
-    address, port = bridge(), free_port()
-    settings = SETTINGS.format(
-        folder=folder,
-        user=f"user {getpass.getuser()};",
-        log=folder / "error.log",
-        listen=f"{address}:{port}",
-        data=folder / "data",
-        users=folder / "users",
-    )
-    (folder / "nginx.conf").write_text(settings)
-    with subprocess.Popen(("nginx", "-c", str(folder / "nginx.conf"))) as server:
+    with socket.create_server((bridge(), 0)) as listening:  # which nginx takes over: no one else can have its port
+        address, port = listening.getsockname()
+        settings = SETTINGS.format(
+            folder=folder,
+            user=f"user {getpass.getuser()};",
+            log=folder / "error.log",
+            listen=f"{address}:{port}",
+            data=folder / "data",
+            users=folder / "users",
+        )
+        (folder / "nginx.conf").write_text(settings)
+        place = listening.fileno()
+        argv = ("nginx", "-c", str(folder / "nginx.conf"))
+        server = subprocess.Popen(argv, pass_fds=(place,), env={**os.environ, "NGINX": f"{place};"})
+    with server:
         try:
-            wait_for(server, address, port)
+            until(lambda: is_answered(address, port), "nginx answers", server)
             yield Remote(url=f"http://kiln:{password}@{address}:{port}/cache", password=password)
         finally:
             server.terminate()
@@ -113,9 +121,18 @@ def free_port() -> int:
         return int(result.getsockname()[1])
 
 
+def is_answered(address: str, port: int) -> bool:
+    """Return whether a web server answers, whatever it says."""
+    connection = http.client.HTTPConnection(address, port, timeout=5.0)
+    with contextlib.closing(connection), contextlib.suppress(OSError):
+        connection.request("HEAD", "/")
+        return connection.getresponse().status > 0
+    return False
+
+
 def wait_for(server: subprocess.Popen[bytes], address: str, port: int) -> None:
     """Wait until a server answers, or has ended."""
     while server.poll() is None:
         with contextlib.suppress(OSError), socket.create_connection((address, port), timeout=1.0):
             return
-    raise AssertionError(f"nginx ended with exit code {server.returncode}")
+    raise AssertionError(f"the server ended with exit code {server.returncode}")
