@@ -220,7 +220,7 @@ CLIENT = """\
 #!/bin/bash
 trap 'echo "$1 interrupted" >>"$REPORT"; exit 8' INT
 echo "$1 began" >>"$REPORT"
-for _ in {1..200}; do sleep 0.05; [ -e "$REPORT.$1" ] && exit 0; done
+for _ in {1..18000}; do sleep 0.05; [ -e "$REPORT.$1" ] && exit 0; done
 """
 
 
