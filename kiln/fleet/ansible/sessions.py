@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     Handler: TypeAlias = Callable[[Any, Any], Event | None]
 
 
+STEP = 1.0  # seconds of a wait for an event
+
+
 class CommandThreads:
     """Executes each command by its handler in its own thread; see `kiln.fleet.protocol.WorkerExecutor`.
 
@@ -64,11 +67,16 @@ class CommandThreads:
         return self._latest
 
     def next_event(self, until: float) -> Event | None:
-        """Return the next event, or None when none has arrived by ``until``."""
-        try:
-            return self._session.events.get(timeout=max(0.0, until - self.now()))
-        except queue.Empty:
-            return None
+        """Return the next event, or None when none has arrived by ``until``.
+
+        Wait in steps: a signal that comes just before a wait is handled when that has ended.
+        """
+        while True:
+            left = max(0.0, until - self.now())
+            with contextlib.suppress(queue.Empty):
+                return self._session.events.get(timeout=min(left, STEP))
+            if left <= STEP:
+                return None
 
     def submit(self, command: Command) -> None:
         """Execute a command in its own thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import queue
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +35,7 @@ from kiln.state.results import ConfigState
 from tests.fleets import HOUR, LEASE, Simulation, estimates, null_recorder, run_config
 
 if TYPE_CHECKING:
-    from kiln.fleet.protocol import Command, Event
+    from kiln.fleet.protocol import Command
 
 RENEW = RenewLease(worker="w1", seconds=60.0)
 COLLECT = CollectResults(worker="w1", config="a")
@@ -197,3 +198,19 @@ def test_leases_are_renewed_though_the_clock_was_set_back(seconds: float, monkey
     simulation = SetBack(seconds, monkeypatch)
     assert outcome(simulation) == ({ConfigState.DONE}, 2)
     assert simulation.clock - simulation.began < 3 * HOUR + 900
+
+
+def test_an_event_is_waited_for_in_steps_between_which_a_ctrl_c_is_handled(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, waits = [1000.0], list[float]()
+
+    class Silent(queue.SimpleQueue[Event]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Event:
+            assert timeout is not None
+            waits.append(timeout)
+            clock[0] += timeout
+            raise queue.Empty
+
+    monkeypatch.setattr("kiln.fleet.ansible.sessions.time.time", lambda: clock[0])
+    executor = CommandThreads(EventSession(events=Silent()), Path(), {})
+    assert executor.next_event(1002.5) is None
+    assert waits == [1.0, 1.0, 0.5]
