@@ -109,6 +109,11 @@ for pause in 0.01 0.04 0.05 0.1 0.2 0.3 0.3; do # a background process of the sc
     kill -0 "$reader" 2>/dev/null || break
     sleep "$pause"
 done
+left=60 # seconds for the engine to take the rest, where nobody writes any more
+while [ -e "$call/whole" ] && [ "$left" -gt 0 ] && kill -0 "$reader" 2>/dev/null; do
+    left=$((left - 1))
+    sleep 1
+done
 kill "$reader" 2>/dev/null
 [ -e "$call/code" ] || echo "the container in which scripts run without the network has ended" >&2
 exit "$(cat "$call/code" || echo 1)"
@@ -117,7 +122,7 @@ exit "$(cat "$call/code" || echo 1)"
 # One script; its variables, which may be secrets, are removed from the folder at once.
 ONE = f'. "$0/environment"; rm "$0/environment"; cd "$(cat "$0/place")" && exec {BASH} "$@"'
 
-# The loop; the exit code is written before the output ends, so that it is there for the reader of the output.
+# The loop; before the exit code it writes whether the output is whole: no process of the script holds it open.
 LOOP = f"""
 exec 4<>"$1/bell"
 while [ ! -e "$1/{OVER}" ]; do
@@ -130,8 +135,9 @@ while [ ! -e "$1/{OVER}" ]; do
         env -i KILN_APART=1 /bin/sh -c '{ONE}' "$call" "${{words[@]}}" \
             >&3 2>&1 </dev/null 3>&- 4>&-
         echo "$?" >"$call/code.part"
-        mv "$call/code.part" "$call/code"
         exec 3>&-
+        ls -l /proc/[0-9]*/fd 2>/dev/null | grep '^l.w' | grep -qF -- "-> $call/said" || : >"$call/whole"
+        mv "$call/code.part" "$call/code"
         {RINGS.format("$call")}
     done
     read -r -t 1 _ <&4

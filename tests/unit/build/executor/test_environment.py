@@ -25,6 +25,7 @@ from kiln.recipe import render
 from kiln.recipe.feedstock import BuildConfig, Feedstock
 from kiln.recipe.rendered import Checkout, RenderedConfig, Script, Source, Staging
 from tests import builders
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -243,6 +244,18 @@ def test_a_background_process_of_a_script_does_not_delay_the_engine(queue: Path,
     ended = bash(queue, script)
     assert ended.returncode == 0
     os.kill(int(ended.stdout), 9)
+
+
+def test_an_engine_that_is_slow_to_read_gets_all_that_a_script_has_said(queue: Path, tmp_path: Path) -> None:
+    script, shell = tmp_path / "conda_build.sh", queue / "bin" / "bash"
+    script.write_text("seq 20000")
+    shell.write_text(shell.read_text().replace("0.01 0.04 0.05 0.1 0.2 0.3 0.3", "0"))  # as if they were over
+    value = executor_environment.environment_with_queue_shell(queue, {"PATH": os.environ["PATH"]})
+    with subprocess.Popen((shell, script), env=value, cwd=tmp_path, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        until(lambda: executor_environment.isolated_script_count(queue) == 1, "the script has ended")
+        assert process.stdout.read().split()[-1] == b"20000"
+    assert process.returncode == 0
 
 
 def test_a_script_fails_when_its_container_has_ended(tmp_path: Path) -> None:
