@@ -107,6 +107,7 @@ STOP_TIMEOUT = 30.0  # seconds for a stopped config to clean up
 class RunningConfig:
     """The state of a config's process, from its messages."""
 
+    thread: threading.Thread
     pid: int | None = None
     step: str = ""
     result: dict[str, Any] = field(default_factory=dict)
@@ -192,9 +193,10 @@ class MatrixRun:
         log = self.layout.log_file(self.number, name)
         config = dataclasses.replace(self.configs[name], state=ConfigState.RUNNING, started=time.time(), log=log)
         self._record_config_state(dataclasses.replace(config, cold=cold))
-        self.running[name] = RunningConfig()
         job = dataclasses.replace(self.plan.jobs_of[name], log=str(log), parent=os.getpid(), cold=cold)
-        threading.Thread(target=self._run_config_process, args=(job,), daemon=True).start()
+        thread = threading.Thread(target=self._run_config_process, args=(job,), daemon=True)
+        self.running[name] = RunningConfig(thread=thread)
+        thread.start()
 
     def _run_config_process(self, job: ConfigJob) -> None:
         """Run a config's process and queue its lines; the last event is its result or error."""
@@ -324,10 +326,18 @@ class MatrixRun:
             try:
                 with contextlib.suppress(queue.Empty):
                     self._process_config_event(*self.events.get(timeout=1.0))
+                self._record_lost_results()
                 if time.monotonic() > until:
                     self._signal_processes(signal.SIGKILL)
             except KeyboardInterrupt:
                 self._signal_processes(signal.SIGKILL)
+
+    def _record_lost_results(self) -> None:
+        """Record the configs that have ended without an event: an interrupt at its arrival has taken it."""
+        over = [name for name, config_run in self.running.items() if not config_run.thread.is_alive()]
+        if self.events.empty():  # a thread's last event comes before its end
+            for name in over:
+                self._record_config_result(name, self.running[name], BuildFailed("stopped"))
 
     def _signal_processes(self, number: signal.Signals) -> None:
         for config in self.running.values():

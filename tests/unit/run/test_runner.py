@@ -265,6 +265,29 @@ def test_a_signal_just_before_the_wait_for_an_event_is_handled_without_one(matri
     assert [config.state for config in run.configs.values()] == [ConfigState.INTERRUPTED]
 
 
+class LosingQueue(queue.SimpleQueue[Any]):
+    """A queue of which a Ctrl-C takes the result of a process: it came when the wait had ended, before its return."""
+
+    interrupted = False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        event = super().get(block, timeout)
+        if self.interrupted or isinstance(event[1], str):
+            return event
+        self.interrupted = True
+        raise KeyboardInterrupt
+
+
+def test_a_result_that_an_interrupt_took_is_not_waited_for(matrix: Matrix) -> None:
+    matrix.processes = {"a": ([], ended(-15)), "b": ([RESULT], ended(0))}
+    run = matrix.run()
+    run.events = LosingQueue()
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    states = [config.state for config in run.configs.values()]
+    assert states == [ConfigState.INTERRUPTED, ConfigState.WAITING]
+
+
 class LedgerOnFullDisk(Ledger):
     """A ledger whose first ``failures`` writes of a config's state find no space."""
 
