@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kiln import __version__
-from kiln.base import files, process
+from kiln.base import files, process, process_table
 from kiln.base.errors import BuildFailed, DiskFull, KilnError
 from kiln.base.system.machine import PACKAGE_ROOT, processor_name
 from kiln.build.bazel import events
@@ -344,6 +344,8 @@ class MatrixRun:
             if config.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(config.pid, number)
+        if number is signal.SIGKILL and any(config.pid is None for config in self.running.values()):
+            process_table.kill_descendants(os.getpid())  # an interrupt may have taken the message with the number
 
 
 def _missing_result_reason(outcome: process.ProcessResult | KilnError) -> str:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import queue
+import threading
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from kiln.base import process, serialization
+from kiln.base import process, process_table, serialization
 from kiln.base.errors import BrokenPackage, DiskFull, KilnError, MissingTool, OutOfMemory
 from kiln.base.process import ProcessResult
 from kiln.build.job.job import ConfigJob, RunOptions
 from kiln.build.job.messages import MARK, failed_config_result
-from kiln.run import simulation
+from kiln.run import runner, simulation
 from kiln.run.runner import MatrixRun
 from kiln.state.ledger.ledger import Ledger
 from kiln.state.results import ConfigRun, ConfigState
@@ -25,6 +26,7 @@ from kiln.state.store import cache
 from kiln.state.store.layout import ArtifactLayout
 from tests import builders
 from tests.unit.run.test_plan import a_plan
+from tests.waiting import CEILING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,13 +268,14 @@ def test_a_signal_just_before_the_wait_for_an_event_is_handled_without_one(matri
 
 
 class LosingQueue(queue.SimpleQueue[Any]):
-    """A queue of which a Ctrl-C takes the result of a process: it came when the wait had ended, before its return."""
+    """A queue of which a Ctrl-C takes the first event of a type: it came when the wait had ended, before its return."""
 
+    lost: type = ProcessResult
     interrupted = False
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         event = super().get(block, timeout)
-        if self.interrupted or isinstance(event[1], str):
+        if self.interrupted or not isinstance(event[1], self.lost):
             return event
         self.interrupted = True
         raise KeyboardInterrupt
@@ -286,6 +289,28 @@ def test_a_result_that_an_interrupt_took_is_not_waited_for(matrix: Matrix) -> No
         run.execute()
     states = [config.state for config in run.configs.values()]
     assert states == [ConfigState.INTERRUPTED, ConfigState.WAITING]
+
+
+def test_a_process_whose_number_an_interrupt_took_is_killed_all_the_same(
+    matrix: Matrix, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed = threading.Event()
+
+    def run_process(*_: object, on_line: Callable[[str], None], **__: object) -> ProcessResult:
+        on_line(message("hello", pid=1))
+        assert killed.wait(CEILING)
+        return ended(-9)
+
+    monkeypatch.setattr(process, "run", run_process)
+    monkeypatch.setattr(process_table, "kill_descendants", lambda _: killed.set())
+    monkeypatch.setattr(runner, "STOP_TIMEOUT", 0.0)
+    matrix.processes = {"a": ([], ended(0))}
+    run = matrix.run()
+    run.events = LosingQueue()
+    run.events.lost = str
+    with pytest.raises(KeyboardInterrupt):
+        run.execute()
+    assert [config.state for config in run.configs.values()] == [ConfigState.INTERRUPTED]
 
 
 class LedgerOnFullDisk(Ledger):
