@@ -36,7 +36,7 @@ SECONDS = ROOT / ".pytest_cache" / "unit-test-seconds.json"  # by file, in the l
 BYTES_IN_A_SECOND = 16_000  # of a file of tests that has not run yet, by the average
 SLOWEST = 5  # unit tests to name
 # Seconds for a check of the fast lane. One that hangs, also when its last test is over, ends with its threads' stacks.
-LIMIT = 1500
+LIMIT = 1800
 
 
 class Lane(str, Enum):
