@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -68,6 +69,7 @@ SHARED_MODULES = {
 }
 
 READER_GONE = 141  # as of a program that SIGPIPE ends
+_HOME = lazy_pattern(r"~[\w.-]*(?:/.*)?", re.DOTALL)  # as shells expand it
 _LEAST_COLUMNS = 40  # of the help, on a terminal that is narrower
 
 
@@ -208,9 +210,15 @@ class Parser(argparse.ArgumentParser):
         return f"{formatter.format_help()}\nmore, by {self.prog} --help-all:\n" + "\n".join(lines) + "\n"
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
-        """Refuse an empty value, which is not the same as none; not of the words that another parser will see."""
-        if not arg_string and action.nargs not in {argparse.REMAINDER, argparse.PARSER}:
-            raise argparse.ArgumentError(action, "the value is empty; is a variable of the shell not set?")
+        """Refuse an empty value and one with ~, not of the words that another parser will see.
+
+        An empty one is not the same as none, and ~ would be a folder whose removal by name removes the home folder.
+        """
+        if action.nargs not in {argparse.REMAINDER, argparse.PARSER}:
+            if not arg_string:
+                raise argparse.ArgumentError(action, "the value is empty; is a variable of the shell not set?")
+            if _HOME.fullmatch(arg_string):
+                raise argparse.ArgumentError(action, f"the shell did not expand ~ in {arg_string!r}; write $HOME")
         return super()._get_value(action, arg_string)
 
     def _actions_named(self, names: str) -> list[argparse.Action]:

@@ -76,6 +76,8 @@ def require_publication_allowed(
 
 
 _CHANNEL = re.compile(r"\w[\w.-]*", re.ASCII)  # it becomes a part of paths and addresses
+# What -c takes for a channel of a server, and a URL whose slashes were forgotten, not a folder to make.
+_NO_FOLDER = re.compile(r"conda-forge|bioconda|defaults|[\w.+-]+:.*", re.DOTALL)
 
 
 def parse_target(
@@ -105,10 +107,9 @@ def parse_target(
         return ServerTarget(
             kind=server_kind, server=server, staging=staging, journals=journals, subdirs=frozenset(subdirs)
         )
-    if "://" in name:
-        raise UsageError(
-            f"{name!r} is not a target", hint="a folder, s3://BUCKET/PREFIX, anaconda:, prefix:, quetz: ..."
-        )
+    if "://" in name or (_NO_FOLDER.fullmatch(name) and not Path(name).is_dir()):
+        hint = "s3://BUCKET/PREFIX, anaconda:OWNER, prefix:CHANNEL, quetz: ..., or ./NAME for a folder"
+        raise UsageError(f"{name!r} is not a target", hint=hint)
     return StoreTarget(store=FolderStore(root=full_path(Path(name))))
 
 

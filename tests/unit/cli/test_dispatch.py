@@ -44,6 +44,15 @@ def test_an_empty_value_is_not_taken_for_none(words: str, capsys: pytest.Capture
     assert f"argument {name}: the value is empty; is a variable of the shell not set?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["-C=~/x", "publish --to ~/x", "install a -p ~", "build --distdir=~/x", "collect ~me/x", "fleet plan --vars ~/x"],
+)
+def test_a_folder_named_tilde_is_not_made(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(words.split()) == UsageError.exit_code
+    assert "the shell did not expand ~ in '~" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [[], ["--help"], ["--version"], ["build", "--help"]])
 def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(words) == 0

@@ -23,8 +23,9 @@ def require(folder: Path, text: str, *, target: str = "out", branch: str = "", e
     targets.require_publication_allowed(path, target, environment=env, current_branch=lambda: branch)
 
 
-@pytest.mark.parametrize("name", ["anaconda:", "ftp://host/channel"])
-def test_what_names_no_channel_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["anaconda:", "ftp://host/channel", "s3:bucket", "https:/host/x", "conda-forge"])
+def test_what_names_no_channel_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UsageError):
         targets.parse_target(name, {"ANACONDA_API_TOKEN": "x"}, journals=tmp_path)
 
