@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -29,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         answer_completion_request()
     open_closed_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # of signs that the locale's encoding lacks
     from kiln.base.system import user
     from kiln.cli.main import run
     from kiln.cli.streams import print_masked_traceback

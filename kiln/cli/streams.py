@@ -24,8 +24,23 @@ class FilteredStream:
 
     def write(self, text: str) -> int:
         """Write a text and return its length."""
-        self.below.write(self.change(text))
+        with self._named():
+            self.below.write(self.change(text))
         return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        with self._named():
+            self.below.flush()
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Name the stream in an error: it is not the disk of the working folder that is full."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = error.filename or self.below.name
+            raise
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""

@@ -60,6 +60,31 @@ def test_help_succeeds(words: list[str], capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("words", [["--gpu", "p3", "--tf", "2.18"], []])
+def test_an_output_without_signs_gets_their_numbers(words: list[str]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "kiln", "doctor", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert "\\u2713" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.processes
+def test_a_full_output_is_not_a_full_disk_of_the_working_folder() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kiln", "matrix"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.stderr.startswith("error: the disk became full while writing <stdout>\n")
+    assert done.returncode == DiskFull.exit_code
+
+
+@pytest.mark.processes
 def test_a_command_rarely_searches_for_cycles() -> None:
     count = "[entry['collections'] for entry in gc.get_stats()]"
     code = (
