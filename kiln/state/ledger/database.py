@@ -7,6 +7,7 @@ import functools
 import json
 import logging
 import os
+import shutil
 import sqlite3
 import stat
 import threading
@@ -29,6 +30,7 @@ COMPANIONS = ("-wal", "-shm")  # files of SQLite next to the database
 FINISHED = "finished"  # the folder of finished configs, one file each, next to the ledger
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError)  # errors of decoding a damaged record
 SQLITE = (sqlite3.Error, UnicodeDecodeError)  # a message that quotes damaged bytes may be invalid UTF-8
+LEAST_SPACE = 100_000  # bytes: what SQLite needs next to the ledger to open it; it calls a full disk an I/O error then
 KINDS = ((stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
 
 Parameters = ParamSpec("Parameters")
@@ -93,6 +95,8 @@ def refuse_remaining_damage(path: Path) -> Iterator[None]:
 def unusable_file_error(error: sqlite3.Error, path: Path) -> KilnError | None:
     """Return the error for a file that is whole but cannot be used; None when its content is damaged."""
     message = str(error)
+    if "disk I/O" in message and shutil.disk_usage(path.parent).free < LEAST_SPACE:
+        message += ", the disk is full"
     if "full" in message:
         hint = "free some disk space and run the same command again; what was finished is kept"
         return DiskFull(f"the disk became full while writing in {path.parent}", why=message, hint=hint)
@@ -345,7 +349,7 @@ class Database:
         require_regular_files(self.path)
         try:
             return self._connect_and_prepare(self._connect, _prepare_for_writing)
-        except NotWritable as refusal:
+        except (NotWritable, DiskFull) as refusal:
             if not self.path.is_file():
                 raise
             connection = self._connect_and_prepare(self._connect_read_only, _prepare_read_only)

@@ -9,6 +9,7 @@ import random
 import shutil
 import sqlite3
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -235,10 +236,12 @@ def test_errors_of_the_system_become_errors_of_kiln(tmp_path: Path, message: str
         raise sqlite3.OperationalError(message)
 
 
-def test_a_ledger_that_cannot_be_written_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("message", ["attempt to write a readonly database", "disk I/O error"])
+def test_a_ledger_that_cannot_be_written_is_read(path: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def prepare(_connection: sqlite3.Connection, _path: Path) -> None:
-        raise sqlite3.OperationalError("attempt to write a readonly database")
+        raise sqlite3.OperationalError(message)
 
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=4096))  # SQLite says no more of a full disk
     monkeypatch.setattr(database, "_prepare_for_writing", prepare)
     read_configs(path)
     with Ledger(path) as ledger, pytest.raises(NotWritable):
