@@ -417,7 +417,7 @@ def make_hints_pasteable(error: KilnError, root: Path) -> None:
         make_hints_pasteable(other, root)
 
 
-NAMES = 3  # of configs in the error
+NAMES = 3  # of configs in an error
 # The options that both commands need again, by the names of their arguments, with their defaults.
 REPEATED = {
     "engine": ("--engine", "rattler-build"),

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import masking
 from kiln.base.errors import KilnError, UnknownConfig, UsageError
 from kiln.base.patterns import lazy_pattern
-from kiln.cli.main import top_parser
+from kiln.base.text import first_of
+from kiln.cli.main import NAMES, top_parser
 from kiln.cli.output import print_line, print_unless_quiet
 
 if TYPE_CHECKING:
@@ -214,7 +215,8 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
             if options.filter
             else f"no configs in {feedstock.config_folder}"
         )
-        raise UnknownConfig(what, hint="kiln rerender writes them")
+        hint = f"a pattern of {first_of(names, NAMES)}" if names else "kiln rerender writes them"
+        raise UnknownConfig(what, hint=hint)
     return matching
 
 

@@ -97,7 +97,7 @@ def divide_resources_among_jobs(
     if memory == 0:
         raise UsageError(
             "invalid amount of memory: --memory 0",
-            hint=f"--memory {files.human_readable_size(resources.memory // jobs)}",
+            hint=f"--memory {resources.memory // jobs // 10**6}MB",
         )
     if jobs * (cores or 1) > resources.cores:
         raise UsageError(
@@ -111,7 +111,7 @@ def divide_resources_among_jobs(
             f"{count_text(jobs, 'job')} of {files.human_readable_size(memory)} each: "
             f"{files.human_readable_size(jobs * memory)} needed",
             why=f"this machine has {files.human_readable_size(resources.memory)}",
-            hint=f"-j {fitting}" if fitting else f"--memory {files.human_readable_size(resources.memory)}",
+            hint=f"-j {fitting}" if fitting else f"--memory {resources.memory // 10**6}MB",
         )
     return MachineResources(
         cores=cores or max(1, resources.cores // jobs), memory=memory or int(SPARED * resources.memory / jobs)

@@ -268,8 +268,9 @@ def test_an_answer_outside_the_menu_is_refused(answer: str, monkeypatch: pytest.
 def test_a_pattern_without_matches_is_an_error(feedstock: Feedstock) -> None:
     with pytest.raises(UnknownConfig, match="no config matches 'x'"):
         cli_options.selected_configs(feedstock, options("--all", "--filter", "x"))
-    with pytest.raises(UnknownConfig, match="no config of a11 matches"):
+    with pytest.raises(UnknownConfig, match="no config of a11 matches") as caught:
         cli_options.selected_configs(feedstock, options("a11", "--filter", "b*"))
+    assert caught.value.hint == "a pattern of a11"
 
 
 def test_failed_configs_include_interrupted_ones() -> None:

@@ -235,6 +235,9 @@ def test_more_memory_than_there_is_is_refused() -> None:
     with pytest.raises(OutOfMemory, match=r"3 jobs of 8\.0 GB each: 24 GB needed") as caught:
         divide_resources_among_jobs(MACHINE, jobs=3, cores=None, memory=8 * GB)
     assert (caught.value.why, caught.value.hint) == ("this machine has 20 GB", "-j 2")
+    with pytest.raises(OutOfMemory) as caught:
+        divide_resources_among_jobs(MACHINE, jobs=1, cores=None, memory=99 * GB)
+    assert caught.value.hint == "--memory 20000MB"
 
 
 def test_a_config_that_used_more_memory_before_is_refused() -> None:
