@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 from kiln import __version__
 from kiln.base import files, git
 from kiln.base.serialization import to_json
-from kiln.base.text import duration, elapsed_text, unindented_terminal_line
+from kiln.base.text import count_text, duration, elapsed_text, unindented_terminal_line
 from kiln.recipe.variants.space import config_labels
 from kiln.run.report import comparison
 from kiln.run.report.comparison import compare_with_earlier_runs, lay_out_timeline, step_bars
@@ -244,8 +244,8 @@ class ConfigView:
 class PackageRow:
     """The packages of one name in a run: their number, their size in bytes, and the growth since earlier runs.
 
-    ``before`` is the size then of those that an earlier run has, ``largest`` the size of the largest now,
-    ``largest_in`` the number of its config.
+    ``before`` is the size then of the ``compared`` ones, those that an earlier run has, ``largest`` the size of the
+    largest now, ``largest_in`` the number of its config.
     """
 
     name: str
@@ -254,7 +254,7 @@ class PackageRow:
     largest: int
     largest_in: int
     growth: int
-    compared: bool
+    compared: int
     before: int
 
 
@@ -488,7 +488,7 @@ def _package_rows(report: MatrixReport, earlier: Sequence[MatrixReport]) -> list
             largest=max(found, key=lambda item: item[0])[0],
             largest_in=max(found, key=lambda item: item[0])[1],
             growth=sum(size - before for size, _, before in found if before is not None),
-            compared=any(before is not None for _, _, before in found),
+            compared=sum(before is not None for _, _, before in found),
             before=sum(before for _, _, before in found if before is not None),
         )
         for name, found in by_name.items()
@@ -580,5 +580,5 @@ def _passed_tests_figure(report: MatrixReport) -> tuple[str, str]:
     untested = any(config.state in BAD and not tests.run for config, tests in results)
     note = f"; {tested} of {len(results)} configs have results" if untested else ""
     if run == passed and (number := sum(tests.tests for tests in totals)):
-        return f"{number:,}", f"pass, of {run:,} packages{note}"
-    return str(passed), f"of {run} tested packages pass{note}"
+        return f"{number:,}", f"pass, of {count_text(run, 'package')}{note}"
+    return str(passed), f"of {count_text(run, 'tested package')} pass{note}"

@@ -294,6 +294,11 @@ def test_a_package_that_grew_has_its_size_before_and_now(tmp_path: Path) -> None
     (line,) = re.findall(rf"<li><b>{name}</b> .*</li>", page)
     whole = human_readable_size(4 * size)
     assert line.endswith(f"{human_readable_size(4 * (size // 2))} → {whole} in all 4 builds</li>")
+    page = run_page_html(
+        run, VARIANTS, name="f", folder=tmp_path, earlier=[replace(before, configs=before.configs[:1])]
+    )
+    (line,) = re.findall(rf"<li><b>{name}</b> .*</li>", page)
+    assert line.endswith(f"{human_readable_size(size // 2)} → {human_readable_size(size)} in 1 of 4 builds</li>")
 
 
 def test_a_cached_config_has_the_log_that_built_it(tmp_path: Path) -> None:
