@@ -87,8 +87,9 @@ def table_with_whole_names(
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
     if width is None or sum(widths) + 2 * (len(widths) - 1) <= width:
         return _aligned_table(header, rows, widths, right)
-    others = _fitted_widths(widths[1:], [len(title) for title in header[1:]], width - 2 - max(_NAMES, len(header[0])))
-    first = max(_NAMES, width - sum(others) - 2 * len(others))
+    least = max(_NAMES, len(header[0]))
+    others = _fitted_widths(widths[1:], [len(title) for title in header[1:]], width - 2 - least)
+    first = max(least, width - sum(others) - 2 * len(others))
     lines: list[Sequence[str]] = []
     for row in rows:
         is_long = len(row[0]) > first

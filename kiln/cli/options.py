@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from kiln.base import masking
 from kiln.base.errors import KilnError, UnknownConfig, UsageError
 from kiln.base.patterns import lazy_pattern
-from kiln.base.text import first_of
 from kiln.cli.main import NAMES, top_parser
 from kiln.cli.output import print_line, print_unless_quiet
 
@@ -209,6 +208,8 @@ def matching_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     names = requested or feedstock.config_names
     matching = tuple(fnmatch.filter(names, options.filter or "*"))
     if not matching:
+        from kiln.base.text import first_of
+
         scope = f" of {', '.join(requested)}" if requested else ""
         what = (
             f"no config{scope} matches {options.filter!r}"

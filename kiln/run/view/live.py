@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import IO, TYPE_CHECKING
 
-from kiln.base.text import duration, elapsed_text, fit_name_to_width, fit_to_width
+from kiln.base.text import elapsed_text, fit_name_to_width, fit_to_width, remaining_text
 from kiln.run.report.text import cost_text
 from kiln.run.view.lines import failure_blocks
 from kiln.run.view.state import ORDER, SIGNS, RunState, expected_config_period_text, state_count_text, time_of_day_text
@@ -114,7 +114,7 @@ def _progress_heading(run: RunState, now: float, width: int, load: float | None)
     end = run.report.finished if run.report else None
     time = f"  {elapsed_text((end or now) - start)}"
     remaining = run.remaining_seconds(now)
-    left = "" if remaining is None else f", about {duration(max(60.0, round(remaining, -1)))} left"
+    left = "" if remaining is None else f", {remaining_text(remaining if remaining < 60 else round(remaining, -1))}"
     cost = f", {cost_text(run.cost)}" if run.cost and run.cost.is_charged else ""
     until = f" (until {time_of_day_text(run.cost.end, now)})" if left and run.cost and run.cost.config_ends else ""
     cores = run.report.cores if run.report else 0

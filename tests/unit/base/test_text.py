@@ -19,6 +19,7 @@ from kiln.base.text import (
     hanging_indent_lines,
     received_text,
     table,
+    table_with_whole_names,
     unindented_terminal_line,
     wrapped_lines,
 )
@@ -92,6 +93,12 @@ def test_a_table_keeps_to_the_terminals_width_and_loses_no_text(width: int) -> N
     first = [line for line in lines[2:] if not line.startswith("a ")]
     assert tuple("".join(line[start:end].strip() for line in first) for start, end in edges) == ROWS[0]
     assert lines[-1].split() == ["a", "1", "0", "3", "kB", "cached"]
+
+
+@pytest.mark.parametrize("width", range(30, 92))
+def test_the_rule_of_a_table_is_as_long_as_its_titles(width: int) -> None:
+    rule = table_with_whole_names(TITLES, ROWS, right=(3,), width=width).splitlines()[1].split()
+    assert all(len(part) >= len(title) for part, title in zip(rule, TITLES, strict=True))
 
 
 def test_a_table_that_cannot_fit_is_left_to_the_terminal() -> None:

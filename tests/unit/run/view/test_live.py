@@ -34,7 +34,7 @@ def a_state() -> RunState:
 
 def test_the_text_of_a_frame() -> None:
     assert text(frame_lines(a_state(), now=BEGAN + 125, width=120, height=30)) == (
-        "1 of 3 done, 1 out of memory, 1 running  2:05, about 1 min 00 s left\n"
+        "1 of 3 done, 1 out of memory, 1 running  2:05, about 55 s left\n"
         + "━" * 120
         + "\n✓ CUDA 12.9 · Python 3.10             2:00  done"
         "\n▸ CUDA 12.9 · Python 3.11     2:05 / ~3:00  build tensorflow-base 0:25"
@@ -120,7 +120,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_on_a_narrow_terminal_names_keep_their_distinct_parts_and_the_time_is_shown() -> None:
     lines = text(frame_lines(a_state(), now=BEGAN + 125, width=39, height=30)).splitlines()
-    assert lines[0] == "1 of 3 done  2:05"
+    assert lines[0] == "1 of 3 done  2:05, about 55 s left"
     assert [line[2:21] for line in lines[2:] if line[:1] != " "] == [
         "CUDA 12.9…thon 3.10",
         "CUDA 12.9…thon 3.11",
