@@ -54,20 +54,38 @@ def environment(root):
 def set_up(folder, python, record, source):
     """Make the environment anew; `record` stays empty until it is complete."""
     import shutil
-    import subprocess
 
     sys.stderr.write("setting up .venv from %s\n" % REQUIREMENTS)
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()
     record.touch()
     base = getattr(sys, "_base_executable", None) or sys.executable
-    if subprocess.call([base, "-I", "-m", "venv", str(folder)], stdout=sys.stderr):
+    if call([base, "-I", "-m", "venv", str(folder)]):
         hint = "apt install python%d.%d-venv, or run this with another Python" % sys.version_info[:2]
         stop(13, "%s could not make an environment" % base, hint)
     pip = [str(python), "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    failed = subprocess.call(pip + ["--no-user", "-r", str(source)], stdout=sys.stderr)
-    if failed or subprocess.call([str(python), "-I", "-c", "import kiln.__main__"]):
+    if call(pip + ["--no-user", "-r", str(source)]) or call([str(python), "-I", "-c", "import kiln.__main__"]):
         stop(14, "pip could not install kiln by %s" % source, "see pip's lines above, and `pip config list`")
+
+
+def call(words):
+    """Return a step's exit code; print its time every two seconds, then its output unless it is interrupted."""
+    import subprocess
+    import tempfile
+
+    with tempfile.TemporaryFile() as output, subprocess.Popen(words, stdout=output, stderr=output) as process:
+        for seconds in range(2, sys.maxsize, 2):
+            try:
+                process.wait(2)
+                break
+            except subprocess.TimeoutExpired:
+                sys.stderr.write("running %s (%d s)\n" % (words[3], seconds))
+            except KeyboardInterrupt:
+                process.kill()
+                raise
+        output.seek(0)
+        sys.stderr.write(output.read().decode("utf-8", "replace"))
+    return process.returncode
 
 
 def stop(code, what, hint):

@@ -186,6 +186,17 @@ def test_the_entry_point_uses_a_complete_environment_as_it_is(script: Path) -> N
     assert ended(script).stdout.split("|")[:-1] == [*words, "--calling-python", sys.executable, "--all"]
 
 
+@pytest.mark.processes
+def test_the_entry_point_is_interrupted_without_a_traceback(script: Path) -> None:
+    builders.write_files(script.parent, {"requirements/kiln.txt": "kiln==1\n"})
+    code = f"import runpy, sys; sys._base_executable = {str(script.parent / 'python')!r};"
+    builders.write_files(script.parent, {"python": "#!/bin/sh\necho Traceback >&2\nkill -INT $PPID\nexec sleep 60\n"})
+    (script.parent / "python").chmod(0o755)
+    code += f"runpy.run_path({str(script)!r})"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == (130, "setting up .venv from requirements/kiln.txt\n")
+
+
 @pytest.mark.parametrize("version", ["0.1.0", "1.10", "2", "1e3", "1!2.0+x"])
 @pytest.mark.parametrize("form", RecipeFormat)
 def test_a_starter_renders_as_asked_and_has_no_lints(tmp_path: Path, form: RecipeFormat, version: str) -> None:
