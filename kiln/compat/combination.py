@@ -296,6 +296,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
         raise UsageError(f"--system {system!r} is not a system of the tables", hint=" or ".join(SYSTEM_NAMES))
     if arch is not None and arch.lower() not in ARCHS:
         raise UsageError(f"--arch {arch!r} is not a processor of the tables", hint=" or ".join(ARCHS))
+    texts = {name: value.removeprefix("v") for name, value in texts.items()}
     for name, value in texts.items():
         if not is_version(value):
             raise UsageError(
@@ -316,7 +317,7 @@ def combination_from_options(options: Mapping[str, str | None]) -> Combination:
 def find_gpu(name: str) -> Gpu:
     """Return the GPU of a name: ``7.0``, ``sm_70``, ``V100``, ``Tesla V100-SXM2-16GB``, ``p3``, ``p3.2xlarge``."""
     name = name.strip()
-    if number := _CAPABILITY.fullmatch(name.lower()):
+    if number := _CAPABILITY.fullmatch(name.lower().replace("sm_", "sm").removeprefix("sm")):
         return Gpu(name=dotted_capability(number["number"]), capability=dotted_capability(number["number"]))
     machine_name = name.lower().removeprefix("standard_")
     family = machine_name.partition(".")[0]

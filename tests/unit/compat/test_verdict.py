@@ -134,3 +134,8 @@ def test_a_major_version_of_cuda_is_completed_for_the_recipe() -> None:
         "cuda_compiler_version:",
         '  - "12.9"',
     )
+
+
+def test_versions_and_capabilities_are_taken_as_people_write_them() -> None:
+    asked = {"tf": "v2.18", "gpu": "sm75,sm_75,7.5"}
+    assert combination_from_options(asked) == combination_from_options({"tf": "2.18", "gpu": "7.5"})
