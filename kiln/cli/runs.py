@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kiln.base.errors import KilnError, UnknownConfig, UsageError, did_you_mean
-from kiln.base.text import first_of
+from kiln.base.text import count_text, first_of
 from kiln.cli import arguments
 from kiln.cli.main import make_pasteable
 
@@ -88,7 +88,12 @@ _LINE = 1 << 20  # bytes of a line that are read at once
 
 def add_log_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of ``kiln log``."""
-    parser.add_argument("config", metavar="CONFIG", help="name of a config's file in .ci_support")
+    parser.add_argument(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="name of a config's file in .ci_support (default: the run's only one)",
+    )
     parser.add_argument(
         "--run", dest="number", metavar="N", type=int, help="number of the run (default: the last that built CONFIG)"
     )
@@ -101,7 +106,8 @@ def run_log(options: argparse.Namespace, root: Path) -> int:
     from kiln.run.report import text as report_text
 
     feedstock = recipe_feedstock.load(root)
-    name = options.config.removesuffix(".yaml").removeprefix(".ci_support/")
+    given = options.config or _only_config(recorded_run(feedstock, options.number))
+    name = given.removesuffix(".yaml").removeprefix(".ci_support/")
     number, config, path = recorded_config_and_log_path(feedstock, name, options.number)
     with report_text.open_log(path) as file:
         if options.json:
@@ -113,6 +119,15 @@ def run_log(options: argparse.Namespace, root: Path) -> int:
         while line := file.readline(_LINE):
             sys.stdout.write(line.decode(errors="replace"))
     return 0
+
+
+def _only_config(report: MatrixReport) -> str:
+    names = [config.config for config in report.configs]
+    if len(names) != 1:
+        raise UsageError(
+            f"run {report.run} has {count_text(len(names), 'config')}", hint=f"name one: {first_of(names, 3)}"
+        )
+    return names[0]
 
 
 def recorded_config_and_log_path(feedstock: Feedstock, name: str, number: int | None) -> tuple[int, ConfigRun, Path]:

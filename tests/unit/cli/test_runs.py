@@ -166,6 +166,16 @@ def test_the_log_of_the_last_build_is_printed_and_its_path_on_standard_error(
     assert printed.err == f"run 2, done: {log_root}/build_artifacts/logs/0002/{CONFIG}.log\n"
 
 
+def test_a_config_is_named_where_its_run_has_several(log_root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert log_kiln(log_root) == 0
+    assert capsys.readouterr().out.startswith("run 2: ")
+    with Ledger(log_root / "build_artifacts" / "ledger.sqlite") as ledger:
+        ledger.end_run(ledger.begin_run(runs.worked_through([CONFIG, "b"])))
+    with pytest.raises(UsageError, match="has 2 configs") as caught:
+        log_kiln(log_root)
+    assert caught.value.hint == f"name one: {CONFIG}, b"
+
+
 def test_a_run_can_be_selected_and_the_file_of_the_config_named(
     log_root: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
