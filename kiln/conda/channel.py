@@ -141,6 +141,8 @@ def channel_reader(channel: str, largest: int | None = None) -> Callable[[str], 
         root = (
             files.path_of_file_url(channel.removeprefix("file://")) if channel.startswith("file://") else Path(channel)
         )
+        if not root.is_dir():
+            raise UsageError(f"channel not found: {channel!r}", hint="a folder or a URL")
         return lambda path: _read_local_file(root / path, largest)
     (bare,) = register_credentials((channel,))
     _require_channel_url(bare)

@@ -130,3 +130,5 @@ def test_a_folder_is_read_by_its_path_or_its_url(tmp_path: Path) -> None:
     for channel in (str(folder), folder.as_uri()):
         assert channel_reader(channel)("file") == b"content"
         assert channel_reader(channel)("nothing") is None
+    with pytest.raises(UsageError, match="channel not found"):
+        channel_reader(str(folder / "nope"))
