@@ -114,7 +114,10 @@ def fetch_project(
         UsageError: the project's name is invalid.
     """
     if not re.fullmatch(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", name):
-        raise UsageError(f"{name!r} cannot be a project on PyPI", why="names are letters, digits, '.', '_' and '-'")
+        project, _, pinned = name.partition("==")
+        hint = f"kiln init {project} --pypi --version {pinned}" if pinned else ""
+        why = "names are letters, digits, '.', '_' and '-'"
+        raise UsageError(f"{name!r} cannot be a project on PyPI", why=why, hint=hint)
     words = process.Program.GENERATOR.script_command(name, *([version] if version else []))
     result = process.capture(words, env=env, timeout=_SECONDS)
     try:

@@ -253,6 +253,9 @@ def test_failures_are_told_apart(answering: Callable[[str], None], output: str, 
 
 
 def test_a_name_that_no_project_has_is_not_asked_for() -> None:
+    with pytest.raises(UsageError, match="cannot be a project") as caught:
+        pypi.fetch_project("anytree==2.12.0", None, env={})
+    assert caught.value.hint == "kiln init anytree --pypi --version 2.12.0"
     with pytest.raises(UsageError, match="cannot be a project"):
         pypi.fetch_project("../etc", None, env={})
 
