@@ -247,6 +247,8 @@ def _publish_finished_packages(channel: PublicationTarget, options: argparse.Nam
         environment=variables_passed_to_builds(os.environ),
         on_line=print_line,
     )
+    if not new_packages and not release.skipped:
+        print_notes(["the channel has all of these packages"])
     changed = transaction.publish(channel, paths, entries, trial, attestation)
     held = [candidate for candidate in release.candidates if candidate not in new_packages] if signer else []
     attested, notes = targets.attest_held_packages(channel, held, attestation)
