@@ -142,6 +142,8 @@ def selected_configs(feedstock: Feedstock, options: argparse.Namespace) -> tuple
     names = matching_configs(feedstock, options)
     if getattr(options, "changed", False):
         return _changed_configs(feedstock, options, names)
+    if getattr(options, "since", "HEAD") != "HEAD":
+        raise UsageError("--since goes with --changed", hint=f"--changed --since {options.since}")
     if options.configs and not options.failed:
         return names
     if options.failed:

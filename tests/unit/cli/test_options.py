@@ -273,6 +273,11 @@ def test_a_pattern_without_matches_is_an_error(feedstock: Feedstock) -> None:
     assert caught.value.hint == "a pattern of a11"
 
 
+def test_a_revision_without_changed_is_refused(feedstock: Feedstock) -> None:
+    with pytest.raises(UsageError, match="--since goes with --changed"):
+        cli_options.selected_configs(feedstock, options("--all", "--since", "HEAD~1"))
+
+
 def test_failed_configs_include_interrupted_ones() -> None:
     states = {
         "a": ConfigState.FAILED,
