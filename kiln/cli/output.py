@@ -100,7 +100,10 @@ def run_view_for_stream(
         return PlainView(stream, labels=labels, verbosity=Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHubView(stream, labels=labels)
-    if stream.isatty() and environment.get("TERM", "dumb") != "dumb":
+    has_signs = (
+        (getattr(stream, "encoding", None) or "utf").lower().startswith("utf")
+    )  # else a frame's lines are longer
+    if stream.isatty() and has_signs and environment.get("TERM", "dumb") != "dumb":
         return LiveView(stream, labels=labels, color=are_colors_allowed(environment))
     return PlainView(stream, labels=labels)
 

@@ -34,6 +34,12 @@ class Terminal(io.StringIO):
         return True
 
 
+class LatinTerminal(Terminal):
+    """One that lacks the signs of the live view."""
+
+    encoding = "iso8859-1"
+
+
 @pytest.mark.parametrize(
     ("stream", "environment", "kind"),
     [
@@ -43,6 +49,7 @@ class Terminal(io.StringIO):
         (io.StringIO(), {"TERM": "xterm"}, PlainView),
         (io.StringIO(), {"GITHUB_ACTIONS": "true"}, GitHubView),
         (io.StringIO(), {"GITHUB_ACTIONS": "false"}, PlainView),
+        (LatinTerminal(), {"TERM": "xterm"}, PlainView),
     ],
 )
 def test_the_view_fits_its_surroundings(stream: io.StringIO, environment: dict[str, str], kind: type) -> None:
