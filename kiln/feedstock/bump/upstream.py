@@ -205,9 +205,9 @@ def _versions_in_tags(tags: Iterable[str], tag: str, version: str) -> Iterator[s
 
 
 def version_pattern(version: str) -> re.Pattern[str]:
-    """Return the pattern of a version as tags and file names may write it, with other separators."""
+    """Return the pattern of a version, and not of the end of another, as tags and file names may write it."""
     parts = "[._-]".join(map(re.escape, re.split(r"[._-]", version)))
-    return re.compile(rf"(?<![0-9]){parts}(?![0-9])")
+    return re.compile(rf"(?<![0-9])(?<![0-9]\.){parts}(?![0-9])")
 
 
 def _newest_release(source: SourceView, index: str, versions: Iterable[str]) -> UpstreamVersion:

@@ -154,6 +154,16 @@ def test_a_repository_may_have_files_of_a_release_or_the_archive_of_its_tag(addr
     assert expected in upstream.respelled_addresses(address, (), "2.0")
 
 
+def test_a_version_is_not_found_at_the_end_of_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "d" / "index.html"
+    page.parent.mkdir()
+    names = ("d-2.3.7.tar.gz", "d-13.7.tar.gz", "d-3.7.tar.gz")
+    page.write_text("".join(f'<a href="{name}#sha256={"0" * 64}">x</a>' for name in names))
+    monkeypatch.setattr(pypi, "configured_indexes", lambda _: (tmp_path.as_uri(),))
+    urls = ("https://example.org/packages/source/d/d/d-3.7.zip",)
+    assert upstream.source_archives_on_package_index(urls, "3.7", {}) == (f"{page.parent.as_uri()}/d-3.7.tar.gz",)
+
+
 def test_hashes_of_the_same_version_are_renewed(tmp_path: Path) -> None:
     hashes = released(tmp_path / "up", "a-1.0.tar", "b.tar")
     up = (tmp_path / "up").as_uri()
