@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from kiln.recipe.rendered import Source
 
+HASH_HINT = "kiln bump --hashes writes it, if the file is that version's; otherwise see who could have changed it"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnavailableItem:
-    """A source that cannot be found, or a requested project without a fitting wheel, with the reason."""
+    """A source that cannot be found, or a requested project without a fitting wheel, with the reason and what helps."""
 
     name: str
     reason: str
+    hint: str = "put missing sources into a folder and name it with --distdir, or name a --mirror"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +67,14 @@ class SourceSearch:
         for source in sources:
             repository = source.git_url if source.checkout is None else source.checkout.url
             if repository is not None and not repository.startswith((".", "/", "file:")):
-                missing.append(UnavailableItem(name=repository, reason="a repository has no hash to find it by"))
+                reason = "a repository has no hash to find it by"
+                hint = "kiln build without --rehearse clones it"
+                missing.append(UnavailableItem(name=repository, reason=reason, hint=hint))
             if not remote_urls(source) or source.sha256 in located:
                 continue
             if source.sha256 is None:
-                missing.append(UnavailableItem(name=source.url[0], reason="the recipe has no sha256 to find it by"))
+                reason = "the recipe has no sha256 to find it by"
+                missing.append(UnavailableItem(name=source.url[0], reason=reason, hint="write the sha256 of each file"))
                 continue
             here = self._find_in_folders(source, source.sha256)
             if here is None and indexes is None:
@@ -81,7 +87,8 @@ class SourceSearch:
             if file is None:
                 other = self._hash_on_indexes(source, indexes or [])
                 reason = f"{other}, the recipe has {source.sha256}" if other else "no index has its hash"
-                missing.append(UnavailableItem(name=source.url[0], reason=f"{reason}; no address answers"))
+                item = UnavailableItem(name=source.url[0], reason=f"{reason}; no address answers")
+                missing.append(replace(item, hint=HASH_HINT) if other else item)
             else:
                 located[source.sha256] = file
         return tuple(located.values()), tuple(missing)
@@ -200,7 +207,7 @@ def fetch_sources(
                 raise HashMismatch(
                     f"{source.name} is not the recipe's source; it is not used",
                     why=f"its SHA-256 is {actual}, the recipe has {source.sha256}; it came from {source.origin}",
-                    hint="put the right file into a folder and name it with --distdir",
+                    hint=HASH_HINT,
                 )
             target.parent.mkdir(exist_ok=True)
             part.replace(target)

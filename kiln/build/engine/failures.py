@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kiln.base import files, secret_forms
 from kiln.base.errors import BuildFailed, DiskFull, DownloadFailed, HashMismatch, KilnError, SolveFailed, TestsFailed
 from kiln.compat import causes
+from kiln.feedstock.sources import HASH_HINT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -209,7 +210,7 @@ DISK = FailurePattern(
 HASH = FailurePattern(
     words=re.compile(r"\b(?:sha256|md5) checksum validation failed", re.IGNORECASE),
     error=HashMismatch,
-    hint="kiln bump --hashes writes it, if the file is that version's; otherwise see who could have changed it",
+    hint=HASH_HINT,
 )
 # Searched in the engine's own message alone: a script's downloads are part of the build, and may come hours later.
 NETWORK = FailurePattern(

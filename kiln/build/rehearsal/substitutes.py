@@ -136,15 +136,16 @@ def incomplete_plan_error(
     config: str, packages: Iterable[MissingPackage], sources: Iterable[UnavailableItem]
 ) -> RehearsalRefused:
     """Return the error that lists everything a rehearsal lacks."""
+    sources = tuple(sources)
     lines = [package.description for package in packages]
     lines += [f"source {source.name}: {source.reason}" for source in sources]
-    hint = "put missing sources into a folder and name it with --distdir, or name a --mirror"
+    hints = dict.fromkeys(source.hint for source in sources)
     programs = any("this machine has" in line for line in lines)
     return RehearsalRefused(
         f"{config} cannot be rehearsed: {len(lines)} requirement{'s' if len(lines) != 1 else ''} cannot be had",
         why="\n       ".join(lines),
-        hint=hint
-        if any(line.startswith("source ") for line in lines)
+        hint="; ".join(hints)
+        if hints
         else "install the missing programs on this machine"
         if programs
         else "build it with its channels: kiln build without --rehearse",

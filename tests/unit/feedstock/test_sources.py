@@ -117,9 +117,17 @@ def test_what_has_no_hash_or_no_file_cannot_be_had(tmp_path: Path, index: Path) 
     ]
     located, lacking = search(tmp_path).locate_sources(sources)
     assert located == ()
-    assert [(entry.name, entry.reason) for entry in lacking] == [
-        ("https://code.example/a.tar.gz", "the recipe has no sha256 to find it by"),
-        ("https://code.example/a.git", "a repository has no hash to find it by"),
+    assert [(entry.name, entry.reason, entry.hint) for entry in lacking] == [
+        (
+            "https://code.example/a.tar.gz",
+            "the recipe has no sha256 to find it by",
+            "write the sha256 of each file",
+        ),
+        (
+            "https://code.example/a.git",
+            "a repository has no hash to find it by",
+            "kiln build without --rehearse clones it",
+        ),
     ]
 
 
@@ -128,6 +136,7 @@ def test_the_hash_that_an_index_has_is_told_where_the_recipe_has_another(tmp_pat
     _, (lacking,) = search(tmp_path).locate_sources([replace(SOURCE, sha256="0" * 64)])
     found = f"the sha256 of small_thing-1.tar.gz on {index.as_uri()} is {SHA}"
     assert lacking.reason == f"{found}, the recipe has {'0' * 64}; no address answers"
+    assert lacking.hint.startswith("kiln bump --hashes writes it")
 
 
 def test_projects_are_those_of_the_address_then_the_recipes() -> None:
