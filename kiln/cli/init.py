@@ -136,11 +136,12 @@ def make_feedstock(
 ) -> InitReport:
     """Make a feedstock from nothing or from PyPI; return what was written."""
     from kiln.feedstock.init import scaffold
-    from kiln.recipe.feedstock import load
+    from kiln.recipe.feedstock import load, require_usable_path
 
     maintainers, note = maintainers_and_note(options.maintainers, root, variables)
     recipe = _new_recipe(options, maintainers, variables)
     folder = full_path(root / (options.folder or f"{recipe.name}-feedstock"))
+    require_usable_path(folder, " ,")  # what a container, or this machine, does not take
     planned = scaffold.new_feedstock_files(folder, recipe, requirement)
     scaffold.write_planned_files(folder, planned)
     report = InitReport(folder)

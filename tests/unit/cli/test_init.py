@@ -71,6 +71,13 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["a b", "a,b", "a'b"])
+def test_nothing_is_written_into_a_folder_that_no_build_takes(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="no feedstock can be in"):
+        init(tmp_path / name, "tool", "--maintainer", "jane")
+    assert contents(tmp_path) == {}
+
+
 def git(folder: Path, *words: str) -> str:
     argv = ("git", "-C", str(folder), *words)
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
