@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from kiln.recipe.template.names import Doubts
 
 Result = TypeVar("Result")
+_SCRIPT_NAME = lazy_pattern(r"[\w.-]+\.sh")
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
@@ -120,6 +121,7 @@ def checks_of_renderings(
     yield lambda: require_compatible_versions(feedstock, renderings)
     yield lambda: patches.require_safe_patches(feedstock.recipe / patch for patch in sources)
     yield lambda: render.require_supported_keys(renderings, own_engine=own_engine)
+    yield lambda: require_possible_hashes(feedstock, renderings)
     if own_engine:
         yield lambda: require_recipe_files(feedstock, renderings)
         yield lambda: _refuse_overlinking_patterns(feedstock, renderings)
@@ -289,7 +291,7 @@ def require_independent_stagings(renderings: Iterable[RenderedConfig], places: M
 
 
 def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
-    """Require the scripts, patches and local sources that a recipe names."""
+    """Require the scripts, which bash can read, patches and local sources that a recipe names."""
     names = dict.fromkeys(
         (rendered.file, *pair) for rendered in renderings for pair in _paths_named_in_recipe(rendered)
     )
@@ -304,7 +306,29 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
                 why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
                 hint=did_you_mean(name, present) or f"add recipe/{name}, or correct its name",
             )
+        elif key == "script" and name.endswith(".sh") and path.read_bytes().partition(b"\n")[0].endswith(b"\r"):
+            errors[file, name] = RecipeFault(
+                f"{name} has the line ends of Windows",
+                at=Place(file=f"recipe/{name}"),
+                why="bash takes them for a part of its commands",
+                hint=f"sed -i 's/\\r$//' {path}",
+            )
     raise_all(list(errors.values()))
+
+
+def require_possible_hashes(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
+    """Require hashes of sources that a file can have."""
+    from kiln.build.engine.sources import impossible_hashes
+
+    sources = [(rendered.file, source) for rendered in renderings for source in rendered.sources]
+    found = dict.fromkeys((file, *hash_) for file, source in sources for hash_ in impossible_hashes(source))
+    hint = "kiln bump --hashes writes it"
+    raise_all(
+        [
+            RecipeFault(what, at=_path_position_in_recipe(feedstock.root, file, text), why=why, hint=hint)
+            for file, text, what, why in found
+        ]
+    )
 
 
 def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]]:
@@ -316,7 +340,11 @@ def _paths_named_in_recipe(rendered: RenderedConfig) -> Iterator[tuple[str, str]
         *(staging.script for staging in rendered.stagings),
         *(output.script for output in rendered.outputs if not output.skip),
     )
-    yield from (("script", script.file) for script in scripts if script.file is not None)
+    for script in scripts:
+        if script.file is not None:
+            yield "script", script.file
+        elif len(script.lines) == 1 and _SCRIPT_NAME.fullmatch(script.lines[0]):  # a file that is not there
+            yield "script", script.lines[0]
 
 
 def _path_position_in_recipe(root: Path, file: str, name: str, after: Pattern[str] | None = None) -> Place:

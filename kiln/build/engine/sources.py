@@ -524,13 +524,22 @@ def _validated_file_name(source: Source) -> str:
 
 def _validated_hashes(source: Source) -> dict[str, str]:
     """Return the hashes of a source's file, the strongest one first."""
-    given = {**source.hashes, "sha256": source.sha256, "md5": source.md5}
-    hashes = {name: text for name in ALGORITHMS if (text := given.get(name))}
-    for name, text in hashes.items():
+    for _, what, why in impossible_hashes(source):
+        raise RecipeFault(what, why=why)
+    return {name: text.lower() for name, text in _given_hashes(source).items()}
+
+
+def impossible_hashes(source: Source) -> Iterator[tuple[str, str, str]]:
+    """Yield the hashes that no file has, each with what is wrong and why."""
+    for name, text in _given_hashes(source).items():
         digits = 2 * hashlib.new(name, usedforsecurity=False).digest_size
         if len(text) != digits or not _HEXADECIMAL.fullmatch(text):
-            raise RecipeFault(f"source/{name} is {text[:140]!r}", why=f"it has {digits} hexadecimal digits")
-    return {name: text.lower() for name, text in hashes.items()}
+            yield text, f"source/{name} is {text[:140]!r}", f"a {name} has {digits} hexadecimal digits"
+
+
+def _given_hashes(source: Source) -> dict[str, str]:
+    given = {**source.hashes, "sha256": source.sha256, "md5": source.md5}
+    return {name: text for name in ALGORITHMS if (text := given.get(name))}
 
 
 def _first_mismatched_hash(hashes: Mapping[str, str], actual: Mapping[str, str]) -> str | None:

@@ -14,6 +14,7 @@ from kiln.build.rehearsal.wheels import LockedWheel, RehearsalPlan, StandIn
 from kiln.feedstock import config_file, matrix, rerender
 from kiln.feedstock.sources import SourceFile
 from kiln.recipe import render
+from kiln.run import recipe_checks
 from kiln.run.plan import RunPlan, check_recipe, plan_as_text, stated_time
 from kiln.state.results import ConfigRun, ConfigState
 from kiln.state.store.layout import ArtifactLayout
@@ -242,6 +243,29 @@ def test_files_of_a_recipe_yaml_are_refused_in_the_same_way(tmp_path: Path) -> N
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     require_keys(feedstock, configs, engine="rattler-build")
+
+
+SCRIPT_AND_HASH = f"""package:
+  name: a
+  version: 1
+source:
+  url: https://example.org/a-1.tar.gz
+  sha256: {60 * "0"}
+build:
+  script: build.sh
+"""
+
+
+def test_a_script_and_a_hash_that_cannot_be_right_are_refused(tmp_path: Path) -> None:
+    feedstock = feedstock_v1(tmp_path, SCRIPT_AND_HASH)
+    refused, _ = recipe_checks.faults_and_warnings(feedstock)
+    assert [str(error).splitlines()[0] for error in refused] == [
+        f"recipe/recipe.yaml:6:11: source/sha256 is '{60 * '0'}'",
+        "recipe/recipe.yaml:8:11: script: 'build.sh' does not exist",
+    ]
+    (feedstock.recipe / "build.sh").write_bytes(b"set -e\r\nmake\r\n")
+    refused, _ = recipe_checks.faults_and_warnings(feedstock)
+    assert [error.what for error in refused][1:] == ["build.sh has the line ends of Windows"]
 
 
 def test_a_variable_that_scripts_get_and_the_caller_lacks_is_noted(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_the_strongest_hash_names_the_place_and_all_are_verified(fetch: Fetch) -
 def test_an_invalid_hash_makes_no_path(fetch: Fetch, text: str) -> None:
     with pytest.raises(RecipeFault, match="source/sha1 is") as caught:
         fetch.entries(Source(url=("a.bin",), hashes={"sha1": text}))
-    assert caught.value.why == "it has 40 hexadecimal digits"
+    assert caught.value.why == "a sha1 has 40 hexadecimal digits"
     assert not fetch.cache.exists()
 
 
