@@ -253,6 +253,8 @@ class _Source:
             found = found or sorted(_importable_modules(self.paths, folder, own))
         if not found and crate:
             found = [str(crate)]
+        space = name.partition(".")[0] if "." in name else ""  # others have it, too: it cannot be imported itself
+        found = [each for each in found if each != space] or found
         same = [each for each in found if each.lower() == own]
         return tuple(same or [each for each in found if not each.startswith("_")] or found)
 

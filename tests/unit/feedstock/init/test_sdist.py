@@ -247,6 +247,7 @@ def test_the_license_of_older_metadata(tmp_path: Path, lines: str, text: str, li
         ("beautifulsoup4", {"bs4/__init__.py": "", "tests/__init__.py": ""}, ("bs4",)),
         ("attrs", {"src/attr/__init__.py": "", "src/attrs/__init__.py": ""}, ("attrs",)),
         ("dm-tree", {"dm_tree.egg-info/top_level.txt": "tree\n", "tree/__init__.py": "", "x.py": ""}, ("tree",)),
+        ("n.y.clib", {"n.y.clib.egg-info/top_level.txt": "_n_y\nn\n", "__init__.py": ""}, ("_n_y",)),
         ("rpds-py", {"Cargo.toml": '[lib]\nname = "rpds"\n', "src/lib.rs": ""}, ("rpds",)),
         ("f", {"pyproject.toml": '[tool.flit.module]\nname = "other"\n', "other.py": ""}, ("other",)),
         ("m", {"pyproject.toml": '[tool.maturin]\nmodule-name = "mm._mm"\n'}, ("mm",)),
