@@ -161,6 +161,17 @@ def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
     assert causes.cause_of_failed_compile(text) is None
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Overlinking against "libc.so.6" for "bin/tool"',
+        "WARNING (tool,bin/tool): Needed DSO lib/libz.so.1 not found in packages, sysroot(s) nor the whitelist",
+    ],
+)
+def test_what_an_engine_warns_of_is_no_cause(line: str) -> None:
+    assert causes.failures_in_log(io.BytesIO(line.encode())) == ()
+
+
 def test_countless_different_failures_are_reported_in_part() -> None:
     log = b"".join(b"kernel version 1.%d does not match DSO version 2.0\n" % number for number in range(5000))
     result = causes.failures_in_log(io.BytesIO(log * 2))
