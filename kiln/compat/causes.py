@@ -12,6 +12,7 @@ from __future__ import annotations
 import configparser
 import io
 import re
+import signal
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import cache
@@ -34,6 +35,7 @@ MOST = 100  # different failures to report; a log could name a million versions
 # Bytes. The lines of a piece are searched where one of them has a word: of larger pieces, needlessly many.
 _PIECE = 1 << 17
 _END = 8 << 20  # bytes
+_REALTIME = 32  # the first signal without a name
 _COMMAND = 100  # characters of a command in a message
 _BEFORE = 5  # lines before the first that speaks of an error
 _NEXT = 3  # lines between two lines of one message
@@ -43,6 +45,7 @@ class Kind(str, Enum):
     """What a message is beside others of the same log; in the order in which they matter."""
 
     CAUSE = "cause"
+    GENERAL = "general"
     DEGRADED = "degraded"
     CONSEQUENCE = "consequence"
     HARMLESS = "harmless"
@@ -149,6 +152,7 @@ def cause_of_failed_compile(text: str) -> LogFailure | None:
     """Return the failure in a failed compile's output: of several the one that the tables have first."""
     ranks = {failure.name: rank for rank, failure in enumerate(known_failures())}
     failures = failures_in_log(io.BytesIO(text.encode("utf-8", "replace")))
+    failures = tuple(failure for failure in failures if failure.kind is not Kind.GENERAL)  # the action is told anyway
     return min(failures, key=lambda failure: ranks[failure.name], default=None)
 
 
@@ -156,7 +160,7 @@ def cause_of_failed_build(text: str) -> LogFailure | None:
     """Return the failure of builds in an output: of several the one that the tables have first, where it is told last.
 
     A script goes on after much that looks like a failure; what ended it stands at the end. Lines next to each other
-    are one message, whose first counts.
+    are one message, whose first counts; of a compiler's errors the others mostly follow from the first.
     """
     candidates = [failure for failure in known_failures() if failure.headline]
     ranks = {failure.name: rank for rank, failure in enumerate(candidates)}
@@ -164,7 +168,7 @@ def cause_of_failed_build(text: str) -> LogFailure | None:
     for failure in _failures_in_piece(text.encode("utf-8", "replace"), candidates, 0):
         if cause is not None and failure.name == cause.name and failure.line - (cause.line + cause.count - 1) <= _NEXT:
             cause = replace(cause, count=failure.line - cause.line + 1)
-        elif cause is None or ranks[failure.name] <= ranks[cause.name]:
+        elif cause is None or ranks[failure.name] < ranks[cause.name] + (cause.kind is not Kind.GENERAL):
             cause = failure
     return cause
 
@@ -181,10 +185,12 @@ _STAMPED_TRACE = re.compile(rb"(?:\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})
 _ERROR = re.compile(r"\b(?:error|fatal|failed|failure|traceback|exception|panicked|abort(?:ed|ing)?)\b", re.IGNORECASE)
 
 
-def after_last_command(text: str) -> str:
-    """Return the last command in the trace of a failed script's shell, for the end of a message; empty without one."""
-    commands = [line for line in text.splitlines() if line.startswith("+ ")]
-    return f" after: {sanitized_line(commands[-1][2:])[:_COMMAND]}" if commands else ""
+def script_end_in_words(code: int, output: str) -> str:
+    """Return a script's exit code, with the signal that it stands for, and the last command in its shell's trace."""
+    number = -code if code < 0 else code - 128
+    ended = f"exit code {code}" + (f" ({signal.strsignal(number)})" if 0 < number < _REALTIME else "")
+    commands = [line for line in output.splitlines() if line.startswith("+ ")]
+    return f"{ended} after: {sanitized_line(commands[-1][2:])[:_COMMAND]}" if commands else ended
 
 
 def telling_lines(text: str, most: int = 15) -> list[str]:

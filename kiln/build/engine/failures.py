@@ -294,7 +294,7 @@ def readable_engine_message(reason: str, tail: str) -> str:
     """Return an engine's message without the name of its exception; of a script its exit code and last command."""
     codes = STATUS.findall(tail)
     if SCRIPT_FAILED in reason and codes:
-        return f"its script ended with exit code {codes[-1]}{causes.after_last_command(output_of_script(tail))}"
+        return f"its script ended with {causes.script_end_in_words(int(codes[-1]), output_of_script(tail))}"
     # of several addresses the reason is that of the last one; an earlier one may have had another file
     if match := _HASHES.search(f"{reason}\n{tail}" if NETWORK.words.search(reason) else reason):
         return f"the {match['kind']} of {match['file']} is {match['found']}, the recipe has {match['wanted']}"

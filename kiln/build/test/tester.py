@@ -348,7 +348,7 @@ def run_test_script(
     result = process.run(("bash", str(script)), env=variables, cwd=step.folder, log=log, on_line=on_line)
     if not result.ok:
         cause = causes.cause_of_failed_build(result.tail)
-        ended = f" with exit code {result.exit_code}{causes.after_last_command(result.tail)}"
+        ended = f" with {causes.script_end_in_words(result.exit_code, result.tail)}"
         shown = program_output_with_margin("\n".join(causes.telling_lines(result.tail)))
         raise TestsFailed(
             f"the tests of {step.package} fail" + (f": {cause.headline}" if cause else ended),

@@ -165,11 +165,23 @@ def test_an_ordinary_error_has_no_known_cause(text: str) -> None:
     "line",
     [
         'Overlinking against "libc.so.6" for "bin/tool"',
+        "conftest.c:14:3: error: unknown type name 'nothing'",
         "WARNING (tool,bin/tool): Needed DSO lib/libz.so.1 not found in packages, sysroot(s) nor the whitelist",
     ],
 )
-def test_what_an_engine_warns_of_is_no_cause(line: str) -> None:
+def test_what_an_engine_warns_of_and_configure_tries_is_no_cause(line: str) -> None:
     assert causes.failures_in_log(io.BytesIO(line.encode())) == ()
+
+
+def test_an_error_of_the_compiler_is_the_cause_unless_something_explains_it_and_of_several_the_first_counts() -> None:
+    errors = ["a.c:2:31: error: expected ';' before '}' token", *["      | ^"] * 3, "a.c:9:1: error: b"]
+    cause = causes.cause_of_failed_build("\n".join([*errors, "make: *** [Makefile:2: a.o] Error 1"]))
+    assert cause is not None
+    assert cause.headline == "a.c:2:31: expected ';' before '}' token"
+    better = "a.h:3: note: 'uint8_t' is defined in header '<cstdint>'"
+    for order in ([*errors, better], [better, *errors]):
+        first, *_ = causes.failures_in_log(io.BytesIO("\n".join(order).encode()))
+        assert first.name == "standard header not included"
 
 
 def test_countless_different_failures_are_reported_in_part() -> None:

@@ -76,6 +76,11 @@ def test_a_failure_has_its_classify_failure(reason: str, tail: str, error: type[
             "+ before\n✔ Successfully updated the host environment\n+ make\n+ grep x y\nScript failed with status 1",
             "its script ended with exit code 1 after: grep x y",
         ),
+        (
+            "PyRattlerBuildError: Script failed to execute",
+            "+ ./a\nScript failed with status 139",
+            "its script ended with exit code 139 (Segmentation fault) after: ./a",
+        ),
         ("PyRattlerBuildError: Script failed to execute", "killed", "Script failed to execute"),
         ("PyRattlerBuildError: Failed to resolve dependencies", "", "Failed to resolve dependencies"),
         ("the engine ended with exit code -9", "", "the engine ended with exit code -9"),
