@@ -78,7 +78,7 @@ class InitReport:
         self.added: list[str] = []
         self.kept: list[str] = []
         self.notes: list[str] = []
-        self.has_configs = True
+        self.after_lint = "build --all"
 
     def as_json(self) -> str:
         """Return the report as JSON."""
@@ -93,7 +93,7 @@ class InitReport:
             *(f"  added  {path}" for path in self.added),
             *(f"  kept   {path}" for path in self.kept),
             *(f"note: {make_pasteable(note, self.folder)}" for note in self.notes),
-            f"next: {kiln} lint; {kiln} {'build --all' if self.has_configs else 'rerender'}",
+            f"next: {kiln} lint; {kiln} {self.after_lint}",
         ]
 
 
@@ -313,7 +313,7 @@ def rerender_or_note_reason(options: argparse.Namespace, feedstock: Feedstock, r
     except KilnError as error:
         reason = ": ".join(filter(None, (error.what, error.why)))
         report.notes.append(f".ci_support and the workflow are not written: {reason}")
-        report.has_configs = False
+        report.after_lint = f"rerender {error.hint}" if error.hint.startswith("-e ") else "rerender"
         return
     report.added += [f".ci_support/{name}.yaml" for name in feedstock.config_names]
     written = (feedstock.root / rerender.NAME).exists()

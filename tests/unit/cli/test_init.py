@@ -145,7 +145,7 @@ def test_a_recipe_that_needs_a_pinning_is_written_and_what_is_missing_is_said(
     assert init(feedstock.root, "--pinning-channel", "none") == 0
     printed = capsys.readouterr().out
     assert ".ci_support and the workflow are not written: zlib_version has no value without a pinning" in printed
-    assert printed.splitlines()[-1].endswith("rerender")
+    assert printed.splitlines()[-1].endswith("rerender -e PINNING/conda_build_config.yaml")
     assert not feedstock.config_folder.exists()
 
 
