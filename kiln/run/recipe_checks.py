@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 _SCRIPT_NAME = lazy_pattern(r"[\w.-]+\.sh")
+_FIRST_LINE = 4096  # bytes at most
 
 
 def check_keys_and_find_stagings(feedstock: Feedstock) -> dict[str, Place]:
@@ -306,7 +307,7 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
                 why=f"paths are relative to the recipe's folder, {feedstock.recipe}",
                 hint=did_you_mean(name, present) or f"add recipe/{name}, or correct its name",
             )
-        elif key == "script" and name.endswith(".sh") and path.read_bytes().partition(b"\n")[0].endswith(b"\r"):
+        elif key == "script" and name.endswith(".sh") and _has_line_ends_of_windows(path):
             errors[file, name] = RecipeFault(
                 f"{name} has the line ends of Windows",
                 at=Place(file=f"recipe/{name}"),
@@ -314,6 +315,11 @@ def require_recipe_files(feedstock: Feedstock, renderings: Iterable[RenderedConf
                 hint=f"sed -i 's/\\r$//' {path}",
             )
     raise_all(list(errors.values()))
+
+
+def _has_line_ends_of_windows(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.readline(_FIRST_LINE).endswith(b"\r\n")
 
 
 def require_possible_hashes(feedstock: Feedstock, renderings: Iterable[RenderedConfig]) -> None:
