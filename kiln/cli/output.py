@@ -100,9 +100,8 @@ def run_view_for_stream(
         return PlainView(stream, labels=labels, verbosity=Verbosity(verbosity))
     if environment.get("GITHUB_ACTIONS") == "true":
         return GitHubView(stream, labels=labels)
-    has_signs = (
-        (getattr(stream, "encoding", None) or "utf").lower().startswith("utf")
-    )  # else a frame's lines are longer
+    # In another encoding signs are written as escapes, and lines would be longer than the frame that is redrawn.
+    has_signs = (getattr(stream, "encoding", None) or "utf").lower().startswith("utf")
     if stream.isatty() and has_signs and environment.get("TERM", "dumb") != "dumb":
         return LiveView(stream, labels=labels, color=are_colors_allowed(environment))
     return PlainView(stream, labels=labels)
